@@ -69,6 +69,10 @@ type Record struct {
 	Handle bridges.Handle `json:"handle"`
 	Info   bridges.Info   `json:"info"`
 
+	// Survivors counts processes that are known to have outlived an end of the
+	// session, or that nobody could prove to be gone.
+	Survivors int `json:"survivors,omitempty"`
+
 	Turns int    `json:"turns"`          // how many were accepted
 	Turn  string `json:"turn,omitempty"` // the one under way
 	// Folded is the offset in events.log up to which the record includes the log.
