@@ -1,0 +1,54 @@
+# Everything here needs Go and make and nothing else; `agents` and `test-agents`
+# also need npm.
+GO      ?= go
+BIN     := bin/subspan
+TOOL    := $(GO) tool -modfile=tools/go.mod
+RACE    := -race
+PKGS    := ./...
+TASK    ?= map this repository
+AGENT   ?=
+
+.PHONY: run build test check test-agents agents generate lint-proto cross fuzz bench clean
+
+## run: build, and hand a task to an agent: make run [AGENT=opencode] [TASK="..."]
+run: build
+	@./$(BIN) run $(if $(AGENT),--agent $(AGENT)) "$(TASK)"
+
+build:
+	@mkdir -p bin
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN) ./cmd/subspan
+
+## test: the whole suite, with the race detector
+test: build
+	$(GO) test $(RACE) -timeout 6m $(PKGS)
+
+## check: format, vet on three systems, static analysis, schema, generated files
+check: cross lint-proto
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo 'run gofmt on these files'; exit 1; }
+	$(GO) vet $(PKGS)
+	$(TOOL) staticcheck $(PKGS)
+	$(GO) mod tidy -diff
+	$(MAKE) generate
+	@git diff --exit-code --stat -- proto roles || { echo 'generated files are not up to date: run make generate and commit'; exit 1; }
+
+## cross: what cannot be run here is at least built and vetted
+cross:
+	GOOS=darwin GOARCH=arm64 $(GO) build ./... && GOOS=darwin GOARCH=arm64 $(GO) vet $(PKGS)
+	GOOS=windows GOARCH=amd64 $(GO) build ./... && GOOS=windows GOARCH=amd64 $(GO) vet $(PKGS)
+
+## agents: install the pinned agent CLIs into a cache outside this folder
+agents:
+	@test/agents/install.sh
+
+## test-agents: run the suites that drive the real CLIs
+test-agents: build
+	@test/agents/install.sh
+	SUBSPAN_AGENTS=1 $(GO) test -count=1 -timeout 20m -run '^TestReal' -v ./test/agents/... ./bridges/...
+
+generate:
+	$(GO) generate ./...
+
+lint-proto:
+
+clean:
+	rm -rf bin dist
