@@ -36,29 +36,29 @@ func ReadFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return Read(f, path)
+	return read(f, path)
 }
 
-// ReadIn is ReadFile for a file below a root, which no symlink leads out of. Shown
-// is the file's name in problems.
-func ReadIn(root *os.Root, name, shown string) ([]byte, error) {
-	info, err := root.Stat(name)
+// ReadIn is ReadFile for a file of fsys. Shown is its name in problems. With the FS
+// of an os.Root, no link leads out of that.
+func ReadIn(fsys fs.FS, name, shown string) ([]byte, error) {
+	info, err := fs.Stat(fsys, name)
 	if err != nil {
 		return nil, err
 	}
 	if err := checkInfo(shown, info); err != nil {
 		return nil, err
 	}
-	f, err := root.Open(name)
+	f, err := fsys.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return Read(f, shown)
+	return read(f, shown)
 }
 
-// Read reads at most MaxBytes from f; more is a Problem.
-func Read(f fs.File, shown string) ([]byte, error) {
+// read reads at most MaxBytes from f; more is a Problem.
+func read(f fs.File, shown string) ([]byte, error) {
 	// What was looked at by name may be another file by now, or have grown.
 	info, err := f.Stat()
 	if err != nil {
