@@ -38,6 +38,7 @@ type AgentEntry struct {
 	Bridge string // the name to Open
 	Source string // built-in, config, or the plugin's folder
 	Path   string // where its executable is; empty when it was not found
+	Note   string // what whoever gets this agent should be told
 	Err    error  // why it cannot be used; nil when it can
 }
 
@@ -296,12 +297,12 @@ func (l *live) release(ctx context.Context) error {
 	rec := l.record()
 	var err error
 	l.mu.Lock()
-	idle := l.connected && l.folded.open() == nil
+	idle, end := l.connected && l.folded.open() == nil, l.folded.end
 	l.mu.Unlock()
 	if idle {
 		_, err = l.dispose(ctx, false)
 	}
-	if rec.Folded != l.end() {
+	if rec.Folded != end { // a checkpoint: the next one to look need not read the log
 		err = errors.Join(err, l.update(func(*registry.Record) {}))
 	}
 	l.c.drop(l)

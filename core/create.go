@@ -100,6 +100,9 @@ func (c *Core) plan(req CreateRequest) (rec registry.Record, instructions string
 		return rec, "", nil, err
 	}
 	rec.Agent, rec.AgentDef, rec.Bridge = entry.Agent.Name, entry.Agent, entry.Bridge
+	if entry.Note != "" {
+		rec.Warnings = append(rec.Warnings, entry.Note)
+	}
 	applied := role.For(entry.Agent.Name)
 	rec.Model, rec.Effort = first(req.Model, applied.Model), first(req.Effort, applied.Effort)
 	instructions = applied.Instructions

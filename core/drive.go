@@ -80,7 +80,7 @@ func (t *turn) finish(ended *Ended) {
 	if ended == nil {
 		return
 	}
-	if ended.Status == TurnLost || errors.Is(ended.Error, bridges.ErrAgentFailed) {
+	if ended.Status == TurnLost || ended.kind() == bridges.KindAgentFailed {
 		t.force() // what the dead agent left behind
 	}
 	l.mu.Lock()
@@ -118,8 +118,7 @@ func (t *turn) finish(ended *Ended) {
 
 func stateAfter(ended *Ended) (registry.State, string) {
 	switch {
-	case ended.Error == nil:
-	case errors.Is(ended.Error, bridges.ErrSessionGone):
+	case ended.kind() == bridges.KindSessionGone:
 		return registry.StateGone, ended.Error.Message
 	case ended.Status == TurnLost:
 		return registry.StateLost, ended.Error.Message

@@ -49,6 +49,14 @@ type Ended struct {
 	Receipt    *bridges.Receipt `json:"receipt,omitempty"`
 }
 
+// kind is the kind of the turn's error, empty for none.
+func (e *Ended) kind() bridges.ErrorKind {
+	if e.Error == nil {
+		return ""
+	}
+	return e.Error.Kind
+}
+
 // TurnStatus is the host's word for how a turn stands. It has the bridge's own
 // four and what only the host can know.
 type TurnStatus string
