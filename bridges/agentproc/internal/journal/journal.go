@@ -31,6 +31,7 @@ type kind uint32
 const (
 	frameKind  kind = 1
 	commitKind kind = 2
+	voidKind   kind = 3
 )
 
 // ErrDamaged says that a record in the middle of the journal is not what was written.
@@ -101,6 +102,9 @@ func (j *Journal) Append(frame []byte, outOffset int64) (uint64, error) {
 
 // Commit records that the frame was written as a whole.
 func (j *Journal) Commit(seq uint64) error { return j.put(commitKind, seq, 0, nil) }
+
+// Void records that no byte of the frame was written: it is as if never appended.
+func (j *Journal) Void(seq uint64) error { return j.put(voidKind, seq, 0, nil) }
 
 func (j *Journal) put(k kind, seq uint64, off int64, body []byte) error {
 	record := encode(k, seq, off, body)
@@ -191,14 +195,18 @@ func scan(f *os.File, after uint64) (records []Record, last uint64, end int64, e
 			return nil, 0, 0, fmt.Errorf("%w: wrong checksum at %d", ErrDamaged, end)
 		}
 		end += headerSize + length
+		newest := len(records) - 1 // commits and voids are of the newest frame
+		ofNewest := newest >= 0 && records[newest].Seq == seq
 		switch {
 		case k == frameKind:
 			last = max(last, seq)
 			if seq > after {
 				records = append(records, Record{Seq: seq, OutOffset: off, Frame: body})
 			}
-		case k == commitKind && len(records) > 0 && records[len(records)-1].Seq == seq:
-			records[len(records)-1].Committed = true
+		case k == commitKind && ofNewest:
+			records[newest].Committed = true
+		case k == voidKind && ofNewest:
+			records = records[:newest]
 		}
 	}
 	return records, last, end, nil
