@@ -25,7 +25,7 @@ func readLines(r io.Reader, line func(string)) {
 		cut := 0
 		for errors.Is(err, bufio.ErrBufferFull) {
 			chunk, err = br.ReadSlice('\n')
-			cut += len(chunk)
+			cut += len(bytes.TrimRight(chunk, "\r\n"))
 		}
 		if cut > 0 {
 			text += fmt.Sprintf(" … (%d bytes cut)", cut)
