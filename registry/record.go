@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"maps"
 	"reflect"
 	"slices"
@@ -116,22 +117,39 @@ var errDamaged = errors.New("damaged")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// The file is a JSON object whose last member is the CRC-32C of all bytes before
-// the comma in front of it. A person who edits the file deletes that member.
+// The file is a JSON object with one member on each line. The last is the CRC-32C
+// of all bytes before the comma in front of it; a person who edits the file deletes
+// that member.
 const checksumMark = ",\n  \"checksum\": \"crc32c:"
 
 func encodeRecord(rec Record) ([]byte, error) {
-	body, err := json.MarshalIndent(rec, "", "  ")
+	compact, err := json.Marshal(rec)
 	if err != nil {
 		return nil, fmt.Errorf("encode record: %w", err)
 	}
-	body = bytes.TrimSuffix(body, []byte("\n}"))
-	for _, name := range slices.Sorted(maps.Keys(rec.extra)) {
+	// Not json.Indent: it would change what is inside of Handle, which is opaque.
+	body := make([]byte, 0, len(compact)+256)
+	sep := "{\n  "
+	member := func(name any, value []byte) error {
 		key, err := json.Marshal(name)
-		if err != nil {
-			return nil, fmt.Errorf("encode record: %w", err)
+		body = fmt.Appendf(body, "%s%s: %s", sep, key, value)
+		sep = ",\n  "
+		return err
+	}
+	dec := json.NewDecoder(bytes.NewReader(compact))
+	_, err = dec.Token()
+	for err == nil && dec.More() {
+		var name json.Token
+		var value json.RawMessage
+		if name, err = dec.Token(); err == nil {
+			err = errors.Join(dec.Decode(&value), member(name, value))
 		}
-		body = fmt.Appendf(body, ",\n  %s: %s", key, rec.extra[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(rec.extra)) {
+		err = errors.Join(err, member(name, rec.extra[name]))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("encode record: %w", err)
 	}
 	return fmt.Appendf(body, "%s%08x\"\n}\n", checksumMark, crc32.Checksum(body, castagnoli)), nil
 }
@@ -144,15 +162,7 @@ func decodeRecord(data []byte, id string) (Record, error) {
 		return Record{}, err
 	}
 	var rec Record
-	dec := json.NewDecoder(bytes.NewReader(data))
-	if summed {
-		// The fast path of a listing: nothing unknown but the checksum, which the
-		// decoder is spared.
-		i := bytes.LastIndex(data, []byte(checksumMark))
-		dec = json.NewDecoder(bytes.NewReader(append(bytes.Clone(data[:i]), "\n}"...)))
-	}
-	dec.DisallowUnknownFields()
-	if dec.Decode(&rec) != nil || dec.More() || rec.Version != RecordVersion {
+	if !summed || !decodeOwn(data, &rec) {
 		if rec, err = decodeForeign(data, summed); err != nil {
 			return Record{}, err
 		}
@@ -161,6 +171,15 @@ func decodeRecord(data []byte, id string) (Record, error) {
 		return Record{}, fmt.Errorf("%w: the record is of session %q", errDamaged, rec.ID)
 	}
 	return rec, nil
+}
+
+// decodeOwn is the fast path of a listing: this very version wrote the file. It
+// reports whether that is so.
+func decodeOwn(data []byte, rec *Record) bool {
+	i := bytes.LastIndex(data, []byte(checksumMark))
+	dec := json.NewDecoder(io.MultiReader(bytes.NewReader(data[:i]), strings.NewReader("}")))
+	dec.DisallowUnknownFields()
+	return dec.Decode(rec) == nil && rec.Version == RecordVersion
 }
 
 func verifyChecksum(data []byte) (bool, error) {
