@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -129,9 +131,35 @@ func (c *Client) Submit(ctx context.Context, req bridges.SubmitRequest, turn bri
 				return res, bridges.Errorf(bridges.KindPluginFailed, "the bridge ended the turn with no status that this host knows").
 					WithNext("update subspan, or report this to the plugin's author")
 			}
+			if w := afterFinal(stream, cancel); w != "" {
+				res.Warnings = append(res.Warnings, w)
+			}
 			return res, nil
 		}
 	}
+}
+
+// AfterFinal begins the warning in a Result of a bridge that broke the rule of one
+// final event as the last one.
+const AfterFinal = "the bridge went on after its final event"
+
+// finalWait is how long a stream may stay open after its final event. The end of a
+// stream follows at once where the rule is kept.
+const finalWait = 250 * time.Millisecond
+
+// afterFinal reads the end of the stream and says what else it read.
+func afterFinal(stream grpc.BidiStreamingClient[bridgev1.SubmitRequest, bridgev1.SubmitResponse], cancel context.CancelFunc) string {
+	var late atomic.Bool
+	timer := time.AfterFunc(finalWait, func() { late.Store(true); cancel() })
+	defer timer.Stop()
+	m, err := stream.Recv()
+	switch {
+	case err == nil:
+		return fmt.Sprintf("%s: it sent %T", AfterFinal, m.GetMessage())
+	case late.Load():
+		return AfterFinal + ": it kept the stream open"
+	}
+	return ""
 }
 
 // emit hands one batch to the host and tells the bridge how far it got.

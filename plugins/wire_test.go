@@ -448,6 +448,10 @@ func TestForeignPluginsThatBreakTheProtocol(t *testing.T) {
 			s.Send(&bridgev1.SubmitResponse{Message: &bridgev1.SubmitResponse_Events{}})
 			return s.Send(final(bridgev1.ResultStatus_RESULT_STATUS_COMPLETED))
 		}, nil},
+		"a second after final": {func(s stream) error {
+			s.Send(final(bridgev1.ResultStatus_RESULT_STATUS_COMPLETED))
+			return s.Send(final(bridgev1.ResultStatus_RESULT_STATUS_FAILED))
+		}, nil},
 		"never ends after final": {func(s stream) error {
 			s.Send(final(bridgev1.ResultStatus_RESULT_STATUS_COMPLETED))
 			<-s.Context().Done()
@@ -456,7 +460,10 @@ func TestForeignPluginsThatBreakTheProtocol(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, _ := wire(t, func(s *grpc.Server) { bridgev1.RegisterBridgeServiceServer(s, raw{submit: tc.submit}) })
-			_, err := NewClient(conn).Submit(t.Context(), bridges.SubmitRequest{}, newHostTurn())
+			res, err := NewClient(conn).Submit(t.Context(), bridges.SubmitRequest{}, newHostTurn())
+			if warned := len(res.Warnings) > 0 && strings.HasPrefix(res.Warnings[0], AfterFinal); warned != strings.Contains(name, "after final") {
+				t.Errorf("warnings: %q", res.Warnings)
+			}
 			if tc.want == nil && err != nil || tc.want != nil && !errors.Is(err, tc.want) {
 				t.Errorf("got %v (%s)", err, bridges.KindOf(err))
 			}

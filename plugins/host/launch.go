@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,17 +35,20 @@ const (
 	stopLimit = 3 * time.Second
 )
 
-// program is what to launch for a bridge.
-type program struct {
-	name    string
-	command []string // absolute executable and arguments
-	env     []string
-	// check reports what in a description does not fit.
-	check func(bridges.Description) error
+// Program is what to launch for a bridge.
+type Program struct {
+	Name    string
+	Command []string // absolute executable and arguments
+	Dir     string   // to run in; empty for the root
+	Env     []string // KEY=VALUE, all of it
+	Sockets string   // a private folder, short enough for a socket's path
+	// Check reports what in a description does not fit; nil for no check.
+	Check func(bridges.Description) error
 }
 
-// instance is one launched plugin: a process and the connection to it.
-type instance struct {
+// Instance is one launched plugin: a process and the connection to it. Its verbs set
+// no deadlines; those of a Pool's bridges do.
+type Instance struct {
 	*plugins.Client
 	proc     *process
 	client   *plugin.Client
@@ -55,15 +59,15 @@ type instance struct {
 	watching sync.WaitGroup
 }
 
-// launch starts a plugin and returns when it has described itself. On error nothing
-// of it is left.
-func launch(ctx context.Context, pr program, sockets string, log *slog.Logger) (*instance, error) {
+// Launch starts a plugin and returns when it has described itself. On error nothing
+// of it is left. The caller ends the Instance with Stop.
+func Launch(ctx context.Context, pr Program, log *slog.Logger) (*Instance, error) {
 	own, err := identity.New()
 	if err != nil {
-		return nil, bridges.Errorf(bridges.KindInternal, "make a certificate for plugin %s: %w", pr.name, err)
+		return nil, bridges.Errorf(bridges.KindInternal, "make a certificate for plugin %s: %w", pr.Name, err)
 	}
-	log = log.With("plugin", pr.name)
-	in := &instance{log: log, started: time.Now()}
+	log = log.With("plugin", pr.Name)
+	in := &Instance{log: log, started: time.Now()}
 	stray := strayWriter{log: log}
 	started := make(chan *process, 1)
 	in.client = plugin.NewClient(&plugin.ClientConfig{
@@ -73,15 +77,15 @@ func launch(ctx context.Context, pr program, sockets string, log *slog.Logger) (
 		TLSConfig:        identity.Client(own),
 		SkipHostEnv:      true,
 		StartTimeout:     startLimit,
-		UnixSocketConfig: &plugin.UnixSocketConfig{TempDir: sockets},
+		UnixSocketConfig: &plugin.UnixSocketConfig{TempDir: pr.Sockets},
 		GRPCDialOptions:  plugins.DialOptions(),
 		Logger:           hclog.NewNullLogger(), // what matters of it comes back as errors
 		SyncStdout:       stray,
 		SyncStderr:       stray,
 		RunnerFunc: func(_ hclog.Logger, spec *exec.Cmd, _ string) (runner.Runner, error) {
-			cmd := exec.Command(pr.command[0], pr.command[1:]...)
-			cmd.Env = slices.Concat(pr.env, spec.Env, []string{identity.ClientCertEnv + "=" + identity.PEM(own)})
-			cmd.Dir = string(os.PathSeparator)
+			cmd := exec.Command(pr.Command[0], pr.Command[1:]...)
+			cmd.Env = slices.Concat(pr.Env, spec.Env, []string{identity.ClientCertEnv + "=" + identity.PEM(own)})
+			cmd.Dir = cmp.Or(pr.Dir, string(os.PathSeparator))
 			p, err := startProcess(cmd, log)
 			if err != nil {
 				return nil, err
@@ -123,7 +127,7 @@ func launch(ctx context.Context, pr program, sockets string, log *slog.Logger) (
 }
 
 // connect runs go-plugin's handshake.
-func (in *instance) connect() error {
+func (in *Instance) connect() error {
 	protocol, err := in.client.Client()
 	if err != nil {
 		return err
@@ -141,7 +145,7 @@ func (in *instance) connect() error {
 	return nil
 }
 
-func (in *instance) describe(ctx context.Context, pr program) error {
+func (in *Instance) describe(ctx context.Context, pr Program) error {
 	ctx, cancel := context.WithTimeout(ctx, describeLimit)
 	defer cancel()
 	d, err := in.Describe(ctx)
@@ -151,11 +155,14 @@ func (in *instance) describe(ctx context.Context, pr program) error {
 	if !slices.Contains(d.Contract, bridges.ContractVersion) {
 		return fmt.Errorf("it speaks contract %v, this host speaks %d", d.Contract, bridges.ContractVersion)
 	}
-	return pr.check(d)
+	if pr.Check == nil {
+		return nil
+	}
+	return pr.Check(d)
 }
 
 // discard ends what a failed launch has left.
-func (in *instance) discard() {
+func (in *Instance) discard() {
 	if in.proc != nil {
 		in.proc.kill()
 		<-in.proc.exited
@@ -164,25 +171,25 @@ func (in *instance) discard() {
 }
 
 // startError says why a plugin did not start, in the order of what helps most.
-func (in *instance) startError(pr program, err error) error {
-	e := bridges.Errorf(bridges.KindPluginFailed, "plugin %s did not start: %w", pr.name, err)
+func (in *Instance) startError(pr Program, err error) error {
+	e := bridges.Errorf(bridges.KindPluginFailed, "plugin %s did not start: %w", pr.Name, err)
 	if in.proc == nil {
-		return e.WithNext("check that %s exists and is executable", pr.command[0])
+		return e.WithNext("check that %s exists and is executable", pr.Command[0])
 	}
 	if line := in.proc.firstLine(); line != "" {
-		return bridges.Errorf(bridges.KindPluginFailed, "plugin %s wrote to standard output before its handshake: %q", pr.name, line).
+		return bridges.Errorf(bridges.KindPluginFailed, "plugin %s wrote to standard output before its handshake: %q", pr.Name, line).
 			WithNext("a plugin's standard output belongs to the handshake: make it print to standard error, then run `subspan plugins check`")
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return e.WithNext("see the host's log for what the plugin said")
 	}
-	return bridges.Errorf(bridges.KindPluginFailed, "plugin %s did not start: %w (%s)", pr.name, err, in.proc.end()).
+	return bridges.Errorf(bridges.KindPluginFailed, "plugin %s did not start: %w (%s)", pr.Name, err, in.proc.end()).
 		WithNext("run `subspan plugins check` on its folder, or see the host's log")
 }
 
 // probe kills a process that has stopped answering while somebody waits for it. One
 // missed answer may be a busy machine, two in a row are not.
-func (in *instance) probe() {
+func (in *Instance) probe() {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
 	missed := 0
@@ -211,9 +218,27 @@ func (in *instance) probe() {
 	}
 }
 
-// stop ends the plugin: the lifeline first, then go-plugin's own way to close the
-// connection, and the signal that nothing survives when ctx or stopLimit is over.
-func (in *instance) stop(ctx context.Context) {
+// PID is the process's number.
+func (in *Instance) PID() int { return in.proc.cmd.Process.Pid }
+
+// Exited is closed when the process and its group are gone.
+func (in *Instance) Exited() <-chan struct{} { return in.proc.exited }
+
+// Kill ends the process at once, as the kernel or a person might. Stop is still due.
+func (in *Instance) Kill() { in.proc.kill() }
+
+// Abandon does to the plugin what the death of its host does: the lifeline ends and
+// nobody reads its output. Stop is still due.
+func (in *Instance) Abandon() {
+	in.proc.lifeline.Close()
+	for _, f := range in.proc.outputs {
+		f.Close()
+	}
+}
+
+// Stop ends the plugin: in peace until stopLimit or ctx is over, then by the signal
+// that nothing survives. It may be called more than once.
+func (in *Instance) Stop(ctx context.Context) {
 	in.proc.lifeline.Close()
 	select {
 	case <-in.proc.exited:
@@ -226,7 +251,7 @@ func (in *instance) stop(ctx context.Context) {
 }
 
 // release frees what is left of an instance whose process has ended.
-func (in *instance) release() {
+func (in *Instance) release() {
 	in.client.Kill()
 	in.watching.Wait()
 }

@@ -38,7 +38,7 @@ type member struct {
 	// turn is held by whoever looks at or changes the rest; a channel, so that waiting
 	// for a launch by another call ends with the waiter's context.
 	turn     chan struct{}
-	current  *instance // nil before the first launch and after the last
+	current  *Instance // nil before the first launch and after the last
 	failures int       // deaths and failed launches in a row
 	failedAt time.Time
 	lastErr  error
@@ -53,7 +53,7 @@ func newMember(p *Pool, name string) *member {
 }
 
 // running returns a live instance, launching one when there is none.
-func (m *member) running(ctx context.Context) (*instance, error) {
+func (m *member) running(ctx context.Context) (*Instance, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(m.ctx, cancel)()
@@ -87,7 +87,7 @@ func (m *member) running(ctx context.Context) (*instance, error) {
 	if err != nil {
 		return nil, err // not a failure of the plugin
 	}
-	in, err := launch(ctx, pr, m.pool.sockets, m.pool.opts.Log)
+	in, err := Launch(ctx, pr, m.pool.opts.Log)
 	if err != nil {
 		if ctx.Err() == nil {
 			m.failed(err)
@@ -143,13 +143,13 @@ func (m *member) close(ctx context.Context) {
 	m.turn <- struct{}{} // launches give up now that m.ctx has ended
 	defer func() { <-m.turn }()
 	if m.current != nil {
-		m.current.stop(ctx)
+		m.current.Stop(ctx)
 		m.current = nil
 	}
 }
 
 // call runs one verb on a live instance within limit, 0 for none.
-func call[T any](ctx context.Context, m *member, limit time.Duration, verb func(context.Context, *instance) (T, error)) (T, error) {
+func call[T any](ctx context.Context, m *member, limit time.Duration, verb func(context.Context, *Instance) (T, error)) (T, error) {
 	in, err := m.running(ctx)
 	if err != nil {
 		var none T
@@ -170,7 +170,7 @@ func call[T any](ctx context.Context, m *member, limit time.Duration, verb func(
 }
 
 // explain adds to a broken call how its process ended.
-func (m *member) explain(in *instance, err error) error {
+func (m *member) explain(in *Instance, err error) error {
 	select {
 	case <-in.proc.exited:
 		e := bridges.AsError(err)
@@ -183,35 +183,35 @@ func (m *member) explain(in *instance, err error) error {
 
 // Describe implements bridges.Bridge.
 func (m *member) Describe(ctx context.Context) (bridges.Description, error) {
-	return call(ctx, m, describeLimit, func(ctx context.Context, in *instance) (bridges.Description, error) {
+	return call(ctx, m, describeLimit, func(ctx context.Context, in *Instance) (bridges.Description, error) {
 		return in.Describe(ctx)
 	})
 }
 
 // Create implements bridges.Bridge.
 func (m *member) Create(ctx context.Context, req bridges.CreateRequest) (bridges.Created, error) {
-	return call(ctx, m, createLimit, func(ctx context.Context, in *instance) (bridges.Created, error) {
+	return call(ctx, m, createLimit, func(ctx context.Context, in *Instance) (bridges.Created, error) {
 		return in.Create(ctx, req)
 	})
 }
 
 // Submit implements bridges.Bridge.
 func (m *member) Submit(ctx context.Context, req bridges.SubmitRequest, turn bridges.Turn) (bridges.Result, error) {
-	return call(ctx, m, 0, func(ctx context.Context, in *instance) (bridges.Result, error) {
+	return call(ctx, m, 0, func(ctx context.Context, in *Instance) (bridges.Result, error) {
 		return in.Submit(ctx, req, turn)
 	})
 }
 
 // Reconnect implements bridges.Bridge.
 func (m *member) Reconnect(ctx context.Context, req bridges.ReconnectRequest) (bridges.Reconnected, error) {
-	return call(ctx, m, reconnectLimit, func(ctx context.Context, in *instance) (bridges.Reconnected, error) {
+	return call(ctx, m, reconnectLimit, func(ctx context.Context, in *Instance) (bridges.Reconnected, error) {
 		return in.Reconnect(ctx, req)
 	})
 }
 
 // Dispose implements bridges.Bridge.
 func (m *member) Dispose(ctx context.Context, req bridges.DisposeRequest) (bridges.Receipt, error) {
-	return call(ctx, m, disposeLimit+4*req.Grace, func(ctx context.Context, in *instance) (bridges.Receipt, error) {
+	return call(ctx, m, disposeLimit+4*req.Grace, func(ctx context.Context, in *Instance) (bridges.Receipt, error) {
 		return in.Dispose(ctx, req)
 	})
 }

@@ -51,6 +51,7 @@ type Options struct {
 // Dropin is a plugin outside the executable, ready to run.
 type Dropin struct {
 	Command []string // absolute executable and arguments
+	Dir     string   // to run in; empty for the root
 	Env     []string // names that it may have of the host's environment
 	// Version must be what the plugin says of itself.
 	Version string
@@ -151,27 +152,27 @@ func errClosed() error {
 
 // program finds what to launch. It is asked again for every launch, so that a trust
 // that was taken back counts from the next one on. Built-ins win over drop-ins.
-func (p *Pool) program(name string) (program, error) {
+func (p *Pool) program(name string) (Program, error) {
 	set := slices.Concat(p.opts.Set, []string{"SUBSPAN_KEEPER=" + p.opts.Self})
 	if slices.Contains(p.opts.Builtin, name) {
-		return program{
-			name: name, command: []string{p.opts.Self, "bridge", name},
-			env:   slices.Concat(environment(p.opts.Env, nil), set),
-			check: func(d bridges.Description) error { return sameName(name, d) },
+		return Program{
+			Name: name, Sockets: p.sockets, Command: []string{p.opts.Self, "bridge", name},
+			Env:   slices.Concat(environment(p.opts.Env, nil), set),
+			Check: func(d bridges.Description) error { return sameName(name, d) },
 		}, nil
 	}
 	if p.opts.Dropins == nil {
-		return program{}, bridges.Errorf(bridges.KindInvalidArgument, "there is no bridge %q", name).
+		return Program{}, bridges.Errorf(bridges.KindInvalidArgument, "there is no bridge %q", name).
 			WithNext("choose one of %s", strings.Join(p.opts.Builtin, ", "))
 	}
 	d, err := p.opts.Dropins(name)
 	if err != nil {
-		return program{}, err
+		return Program{}, err
 	}
-	return program{
-		name: name, command: d.Command,
-		env: slices.Concat(environment(p.opts.Env, d.Env), set),
-		check: func(got bridges.Description) error {
+	return Program{
+		Name: name, Sockets: p.sockets, Command: d.Command, Dir: d.Dir,
+		Env: slices.Concat(environment(p.opts.Env, d.Env), set),
+		Check: func(got bridges.Description) error {
 			if got.Version != d.Version {
 				return fmt.Errorf("it says version %q of itself, its plugin.json says %q", got.Version, d.Version)
 			}

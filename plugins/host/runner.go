@@ -35,8 +35,9 @@ type process struct {
 	log      *slog.Logger
 	lifeline *os.File // closes with this process at the latest
 
-	stdout *io.PipeReader // for go-plugin
-	exited chan struct{}  // closed after the group is killed and the output read
+	outputs []*os.File     // our ends of its standard output and error
+	stdout  *io.PipeReader // for go-plugin
+	exited  chan struct{}  // closed after the group is killed and the output read
 
 	mu     sync.Mutex
 	state  *os.ProcessState
@@ -78,17 +79,17 @@ func startProcess(cmd *exec.Cmd, log *slog.Logger) (*process, error) {
 		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
 	}
 	r, w := io.Pipe()
-	p := &process{cmd: cmd, log: log, lifeline: lifeline, stdout: r, exited: make(chan struct{})}
+	p := &process{cmd: cmd, log: log, lifeline: lifeline, outputs: []*os.File{outR, errR}, stdout: r, exited: make(chan struct{})}
 	var readers sync.WaitGroup
 	readers.Go(func() { p.readStdout(outR, w) })
 	readers.Go(func() { p.readStderr(errR) })
-	go p.wait(&readers, outR, errR)
+	go p.wait(&readers)
 	return p, nil
 }
 
 // wait owns the process's end: it reaps the leader, kills what is left of the group,
 // and gives the readers a moment.
-func (p *process) wait(readers *sync.WaitGroup, pipes ...*os.File) {
+func (p *process) wait(readers *sync.WaitGroup) {
 	_ = p.cmd.Wait() // the state says more than the error
 	killGroup(p.cmd.Process)
 	read := make(chan struct{})
@@ -98,7 +99,7 @@ func (p *process) wait(readers *sync.WaitGroup, pipes ...*os.File) {
 	case <-time.After(outputGrace):
 		p.stdout.Close() // go-plugin may have stopped reading
 	}
-	for _, f := range pipes {
+	for _, f := range p.outputs {
 		f.Close() // ends a reader that is still at it
 	}
 	<-read
