@@ -1,9 +1,12 @@
 package demo
 
 import (
+	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -464,5 +467,40 @@ func TestB12LongFramesBothWays(t *testing.T) {
 	}
 	if got := c.ask(id, "spam 3 2"); got != "xxxxxx" {
 		t.Errorf("small spam is %q", got)
+	}
+}
+
+func TestMainEndsWithItsContext(t *testing.T) {
+	t.Setenv("SUBSPAN_DEMO_HOME", t.TempDir())
+	in, feed := io.Pipe()
+	out, w := io.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	code := make(chan int)
+	go func() { code <- Main(ctx, in, w, io.Discard) }()
+	if _, err := io.WriteString(feed, `{"jsonrpc":"2.0","id":1,"method":"initialize"}`+"\n"); err == nil {
+		_, err = bufio.NewReader(out).ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		t.Fatal(err)
+	}
+	cancel()
+	if got := <-code; got != 0 {
+		t.Errorf("exit code %d", got)
+	}
+	if _, err := feed.Write([]byte("x")); err == nil {
+		t.Error("stdin is still read")
+	}
+}
+
+func TestStoreThatCannotBeWritten(t *testing.T) {
+	home := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(home, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := ready(t, home)
+	if msg := c.fails(codeInternal, "session/new", map[string]any{"cwd": "/"}); !strings.Contains(msg, "SUBSPAN_DEMO_HOME") {
+		t.Errorf("the error tells no next step: %s", msg)
 	}
 }
