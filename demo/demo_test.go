@@ -2,6 +2,7 @@ package demo
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -503,4 +504,25 @@ func TestStoreThatCannotBeWritten(t *testing.T) {
 	if msg := c.fails(codeInternal, "session/new", map[string]any{"cwd": "/"}); !strings.Contains(msg, "SUBSPAN_DEMO_HOME") {
 		t.Errorf("the error tells no next step: %s", msg)
 	}
+}
+
+// Bad input ends in errors on the wire, never in a panic or a hang. No fuzzed
+// frame knows a session's id, so that no directive is ever carried out.
+func FuzzServe(f *testing.F) {
+	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/","mcpServers":[{}]}}`))
+	f.Add([]byte(`{"id":"x","method":"session/list","params":{"cursor":"-1"}}` + "\n" + `{"id":null,"method":"session/prompt"}`))
+	f.Add([]byte("{\"id\":1,\"result\":{}}\n[]\n\"\"\n7\n\x00\xff\n{\"method\":\"session/cancel\",\"params\":[]}"))
+	f.Setenv("SUBSPAN_DEMO_HOME", f.TempDir())
+	f.Fuzz(func(t *testing.T, input []byte) {
+		in := io.MultiReader(strings.NewReader(`{"id":0,"method":"initialize"}`+"\n"), bytes.NewReader(input))
+		var out bytes.Buffer
+		if code := Main(t.Context(), in, &out, io.Discard); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+		for line := range bytes.Lines(out.Bytes()) {
+			if !json.Valid(line) {
+				t.Errorf("not JSON: %q", line)
+			}
+		}
+	})
 }

@@ -141,6 +141,7 @@ func lines(b []byte) int {
 // findTodos counts TODO and FIXME as words of their own.
 func findTodos(f File) (Todo, bool) {
 	t := Todo{Path: f.Path}
+	first := len(f.Text)
 	for _, word := range []string{"TODO", "FIXME"} {
 		for at := 0; ; at += len(word) {
 			i := bytes.Index(f.Text[at:], []byte(word))
@@ -152,12 +153,13 @@ func findTodos(f File) (Todo, bool) {
 				continue
 			}
 			t.Count++
-			if line := lines(f.Text[:at+1]); t.Line == 0 || line < t.Line {
-				t.Line = line
-				rest, _, _ := bytes.Cut(f.Text[at:min(len(f.Text), at+200)], []byte{'\n'})
-				t.Text = oneLine(string(rest), 100)
-			}
+			first = min(first, at)
 		}
+	}
+	if t.Count > 0 {
+		t.Line = lines(f.Text[:first+1])
+		rest, _, _ := bytes.Cut(f.Text[first:min(len(f.Text), first+200)], []byte{'\n'})
+		t.Text = oneLine(string(rest), 100)
 	}
 	return t, t.Count > 0
 }
