@@ -3,6 +3,7 @@ package jsonrpc
 import (
 	"bytes"
 	"iter"
+	"math"
 	"strconv"
 )
 
@@ -209,4 +210,10 @@ func skipValue(b []byte, i int) int {
 // isScalar reports whether c may stand in a number, true, false or null.
 func isScalar(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '-' || c == '+' || c == '.'
+}
+
+// GetFloat returns the number at a path.
+func GetFloat(obj []byte, path ...string) (float64, bool) {
+	f, err := strconv.ParseFloat(string(Get(obj, path...)), 64)
+	return f, err == nil && !math.IsInf(f, 0) && !math.IsNaN(f)
 }
