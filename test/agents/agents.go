@@ -8,6 +8,7 @@
 package agents
 
 import (
+	"context"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/hex"
@@ -15,19 +16,32 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"testing"
 	"time"
 )
+
+// TB is what this package needs of a testing.TB.
+type TB interface {
+	Helper()
+	Context() context.Context
+	Cleanup(func())
+	Logf(format string, args ...any)
+	Skip(args ...any)
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
 
 //go:embed package-lock.json
 var lock []byte
 
 // Find returns the folder node_modules of the installed agents. It skips the test
 // when real agents are not asked for, and fails it when they are missing.
-func Find(t testing.TB) string {
+func Find(t TB) string {
 	t.Helper()
 	if os.Getenv("SUBSPAN_AGENTS") != "1" {
 		t.Skip("real agents run only with SUBSPAN_AGENTS=1; make test-agents sets it")
+	}
+	if runtime.GOOS == "windows" {
+		t.Skip("the pinned agents are installed on Linux and macOS only")
 	}
 	root := os.Getenv("SUBSPAN_AGENTS_DIR")
 	if root == "" {
@@ -76,7 +90,7 @@ type Agent struct {
 func (a Agent) Headless(task string) (args []string, stdin string) { return a.headless(task) }
 
 // Command returns the command that starts the agent in folder dir.
-func (a Agent) Command(t testing.TB, dir string, args ...string) *exec.Cmd {
+func (a Agent) Command(t TB, dir string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), a.Program, args...)
 	cmd.Env = a.Env
@@ -86,7 +100,7 @@ func (a Agent) Command(t testing.TB, dir string, args ...string) *exec.Cmd {
 }
 
 // launch is what all agents have in common: a home, a path, no telemetry.
-func launch(t testing.TB, name, program string, env ...string) Agent {
+func launch(t TB, name, program string, env ...string) Agent {
 	t.Helper()
 	home := scratch(t, name)
 	tmp := filepath.Join(home, "tmp")
@@ -113,7 +127,7 @@ func launch(t testing.TB, name, program string, env ...string) Agent {
 
 // scratch makes a folder for the time of the test. Agents leave processes behind
 // that still write while it is removed, which t.TempDir does not forgive.
-func scratch(t testing.TB, name string) string {
+func scratch(t TB, name string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "agent-"+name+"-")
 	if err != nil {
@@ -132,7 +146,7 @@ func scratch(t testing.TB, name string) string {
 }
 
 // file writes a configuration file below the agent's home.
-func (a Agent) file(t testing.TB, path, content string) {
+func (a Agent) file(t TB, path, content string) {
 	t.Helper()
 	path = filepath.Join(a.Home, path)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -141,16 +155,4 @@ func (a Agent) file(t testing.TB, path, content string) {
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// platform is how npm packages name the machine: "linux-x64".
-func platform() (system, cpu string) {
-	system, cpu = runtime.GOOS, runtime.GOARCH
-	if system == "windows" {
-		system = "win32"
-	}
-	if cpu == "amd64" {
-		cpu = "x64"
-	}
-	return system, cpu
 }

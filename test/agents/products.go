@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
-	"testing"
+	"runtime"
 
 	"github.com/subspan-dev/subspan/test/modelserver"
 )
@@ -13,15 +13,15 @@ import (
 const Key = "sk-scripted"
 
 // All returns the six agents, each with its own home.
-func All(t testing.TB, s *modelserver.Server) []Agent {
+func All(t TB, s *modelserver.Server) []Agent {
 	t.Helper()
 	return []Agent{Claude(t, s), Codex(t, s), Grok(t, s), OpenCode(t, s), Gemini(t, s), Qwen(t, s)}
 }
 
 // Claude returns Claude Code.
-func Claude(t testing.TB, s *modelserver.Server) Agent {
+func Claude(t TB, s *modelserver.Server) Agent {
 	t.Helper()
-	bin := filepath.Join(Find(t), "@anthropic-ai", "claude-code", "bin", "claude.exe") // the native program on every system
+	bin := filepath.Join(Find(t), "@anthropic-ai", "claude-code", "bin", "claude.exe") // native, and so named on every system
 	a := launch(t, "claude", bin,
 		"ANTHROPIC_BASE_URL="+s.URL(),
 		"ANTHROPIC_API_KEY="+Key,
@@ -43,15 +43,24 @@ func Claude(t testing.TB, s *modelserver.Server) Agent {
 
 // Codex returns Codex. Its first model calls tools directly, the second one is a
 // model for which Codex has the tools called from JavaScript ("code mode").
-func Codex(t testing.TB, s *modelserver.Server) Agent {
+func Codex(t TB, s *modelserver.Server) Agent {
 	t.Helper()
-	system, cpu := platform()
-	triple := map[string]string{
-		"linux-x64": "x86_64-unknown-linux-musl", "linux-arm64": "aarch64-unknown-linux-musl",
-		"darwin-x64": "x86_64-apple-darwin", "darwin-arm64": "aarch64-apple-darwin",
-	}[system+"-"+cpu]
-	// The launcher script dies without its native child, so the child is what tests start.
-	bin := filepath.Join(Find(t), "@openai", "codex-"+system+"-"+cpu, "vendor", triple, "bin", "codex")
+	dir := Find(t)
+	var suffix, triple string
+	switch platform := runtime.GOOS + "/" + runtime.GOARCH; platform {
+	case "linux/amd64":
+		suffix, triple = "linux-x64", "x86_64-unknown-linux-musl"
+	case "linux/arm64":
+		suffix, triple = "linux-arm64", "aarch64-unknown-linux-musl"
+	case "darwin/amd64":
+		suffix, triple = "darwin-x64", "x86_64-apple-darwin"
+	case "darwin/arm64":
+		suffix, triple = "darwin-arm64", "aarch64-apple-darwin"
+	default:
+		t.Fatalf("codex has no program for %s", platform)
+	}
+	// Killing the launcher script leaves its native child, so tests start the child.
+	bin := filepath.Join(dir, "@openai", "codex-"+suffix, "vendor", triple, "bin", "codex")
 	a := launch(t, "codex", bin, "SCRIPTED_API_KEY="+Key)
 	a.Env = append(a.Env, "CODEX_HOME="+filepath.Join(a.Home, ".codex"))
 	a.Models = []string{"gpt-5.5", "gpt-5.6-sol"}
@@ -76,7 +85,7 @@ stream_max_retries = 1
 }
 
 // Grok returns Grok Build.
-func Grok(t testing.TB, s *modelserver.Server) Agent {
+func Grok(t TB, s *modelserver.Server) Agent {
 	t.Helper()
 	a := launch(t, "grok", filepath.Join(Find(t), "@xai-official", "grok", "bin", "grok"),
 		"XAI_API_KEY="+Key,
@@ -106,7 +115,7 @@ session_summary = "scripted-1"
 }
 
 // OpenCode returns opencode.
-func OpenCode(t testing.TB, s *modelserver.Server) Agent {
+func OpenCode(t TB, s *modelserver.Server) Agent {
 	t.Helper()
 	type object = map[string]any
 	config, err := json.Marshal(object{
@@ -140,7 +149,7 @@ func OpenCode(t testing.TB, s *modelserver.Server) Agent {
 }
 
 // Gemini returns Gemini CLI.
-func Gemini(t testing.TB, s *modelserver.Server) Agent {
+func Gemini(t TB, s *modelserver.Server) Agent {
 	t.Helper()
 	a := launch(t, "gemini", filepath.Join(Find(t), ".bin", "gemini"),
 		"GEMINI_API_KEY="+Key,
@@ -165,7 +174,7 @@ func Gemini(t testing.TB, s *modelserver.Server) Agent {
 }
 
 // Qwen returns Qwen Code.
-func Qwen(t testing.TB, s *modelserver.Server) Agent {
+func Qwen(t TB, s *modelserver.Server) Agent {
 	t.Helper()
 	a := launch(t, "qwen", filepath.Join(Find(t), ".bin", "qwen"),
 		"OPENAI_API_KEY="+Key,

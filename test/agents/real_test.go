@@ -37,7 +37,7 @@ func serve(t *testing.T) *modelserver.Server {
 // each runs test for each agent, on a server of its own.
 func each(t *testing.T, test func(*testing.T, *modelserver.Server, agents.Agent)) {
 	agents.Find(t)
-	for name, launch := range map[string]func(testing.TB, *modelserver.Server) agents.Agent{
+	for name, launch := range map[string]func(agents.TB, *modelserver.Server) agents.Agent{
 		"claude": agents.Claude, "codex": agents.Codex, "grok": agents.Grok,
 		"opencode": agents.OpenCode, "gemini": agents.Gemini, "qwen": agents.Qwen,
 	} {
@@ -48,16 +48,23 @@ func each(t *testing.T, test func(*testing.T, *modelserver.Server, agents.Agent)
 	}
 }
 
-// run runs a one-shot command and returns its stdout.
+// run runs a one-shot command that succeeds, and returns its stdout.
 func run(t *testing.T, a agents.Agent, dir, stdin string, args ...string) string {
+	t.Helper()
+	out, errs, err := try(t, a, dir, stdin, args...)
+	if err != nil {
+		t.Fatalf("%s %q: %v\nstdout: %s\nstderr: %s", a.Name, args, err, out, errs)
+	}
+	return out
+}
+
+func try(t *testing.T, a agents.Agent, dir, stdin string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	cmd := a.Command(t, dir, args...)
 	var out, errs bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errs
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("%s %q: %v\nstdout: %s\nstderr: %s", a.Name, args, err, out.String(), errs.String())
-	}
-	return out.String()
+	err = cmd.Run()
+	return out.String(), errs.String(), err
 }
 
 // script is a task that uses the shell and the write tool of the agent, and what
@@ -113,6 +120,32 @@ func TestRealHeadless(t *testing.T) {
 			t.Errorf("stdout has not the answer %q:\n%s", answer, out)
 		}
 		checkScript(t, s, a, dir, task, replies)
+	})
+}
+
+// TestRealFailures shows that the agents take the server's failures for what they
+// stand for: each says so in its own words.
+func TestRealFailures(t *testing.T) {
+	says := map[string]map[string]string{
+		"[[status 401]]": {
+			"claude": `"api_error_status":401`, "codex": "unexpected status 401 Unauthorized", "grok": "Unauthorized (401)",
+			"opencode": `"statusCode":401`, "gemini": "UNAUTHENTICATED", "qwen": "[API Error: 401",
+		},
+		// The other three try again, for minutes.
+		"[[quota]]": {"claude": "Credit balance is too low", "codex": "Quota exceeded.", "grok": "insufficient_quota"},
+	}
+	each(t, func(t *testing.T, s *modelserver.Server, a agents.Agent) {
+		for task, all := range says {
+			want, ok := all[a.Name]
+			if !ok {
+				continue
+			}
+			args, stdin := a.Headless(task)
+			out, errs, err := try(t, a, t.TempDir(), stdin, args...)
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: %v, stdout has not %q:\n%s\nstderr: %s", task, err, want, out, errs)
+			}
+		}
 	})
 }
 

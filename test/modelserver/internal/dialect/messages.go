@@ -99,9 +99,12 @@ func (Messages) Whole(c script.Conversation, r script.Reply) any {
 func (Messages) Failure(f script.Failure) (int, any) {
 	kind, message := refusal(f)
 	status := int(f)
-	if f == script.FailQuota {
+	switch f {
+	case script.FailQuota:
 		status, kind = http.StatusBadRequest, "invalid_request_error"
 		message = "Your credit balance is too low to access the API. Please go to Plans & Billing to upgrade or purchase credits."
+	case http.StatusUnauthorized:
+		message = "invalid x-api-key"
 	}
 	return status, object{"type": "error", "error": object{"type": kind, "message": message}}
 }
