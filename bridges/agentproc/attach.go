@@ -56,6 +56,9 @@ func (r *Runner) Attach(ctx context.Context, dir string) (*Proc, error) {
 // is at it, or that the keeper lives.
 func salvage(dir string) (bridges.Receipt, error) {
 	lock, err := folder.LockFileAt(dir, folder.Lock)
+	if errors.Is(err, fs.ErrNotExist) {
+		return bridges.Receipt{}, fmt.Errorf("%w in %s: it was removed", ErrNoProcess, dir)
+	}
 	if err != nil {
 		return bridges.Receipt{}, err
 	}
@@ -105,12 +108,14 @@ func salvage(dir string) (bridges.Receipt, error) {
 func sweep(session string, agent proctree.ID) bridges.Receipt {
 	seen := map[proctree.ID]proctree.Process{}
 	find := func() []proctree.Process {
-		found, _ := proctree.Marked(session)
+		root := -1
+		var found []proctree.Process
 		if proctree.Alive(agent) {
-			below, _ := proctree.Descendants(agent.PID)
-			found = append(found, below...)
+			root = agent.PID
 			found = append(found, proctree.Process{ID: agent})
 		}
+		more, _ := proctree.Session(session, root) // what cannot be looked at cannot be ended
+		found = append(found, more...)
 		for _, p := range found {
 			if old, ok := seen[p.ID]; !ok || old.Command == "" {
 				seen[p.ID] = p

@@ -21,6 +21,9 @@ const (
 	// lookEvery is how often a folder is looked at without having been told to: for
 	// file systems whose changes are not announced, and for the keeper's death.
 	lookEvery = time.Second
+	// keeperMargin is how much longer than its three steps (interrupt, terminate, kill)
+	// the keeper may take to end a tree, before it is taken to be hung itself.
+	keeperMargin = 7 * time.Second
 	// punchEvery is how much consumed output is freed at a time.
 	punchEvery = 1 << 20
 )
@@ -239,16 +242,15 @@ type StopOptions struct {
 }
 
 // Stop ends the agent's whole tree and returns when it is gone, or when what is left
-// of it is named in the receipt. It is idempotent, and works after Release too. When
-// ctx ends first, the order stands.
+// of it is named in the receipt. It is idempotent, and works after Release too; after
+// Remove it returns ErrNoProcess. When ctx ends first, the order stands.
 func (p *Proc) Stop(ctx context.Context, o StopOptions) (bridges.Receipt, error) {
 	if o.Grace <= 0 {
 		o.Grace = 2 * time.Second
 	}
 	order := folder.Order{Stop: true, Reason: o.Reason, Grace: o.Grace, Interrupt: o.Interrupt}
-	// Interrupt, terminate and kill each take their time; then the keeper itself is
-	// not well.
-	patience := time.After(3*o.Grace + 15*time.Second)
+	patience := time.NewTimer(3*o.Grace + keeperMargin)
+	defer patience.Stop()
 	ordered := false
 	pause := time.NewTimer(0)
 	defer pause.Stop()
@@ -272,12 +274,12 @@ func (p *Proc) Stop(ctx context.Context, o StopOptions) (bridges.Receipt, error)
 			ordered = err == nil
 		}
 		pause.Reset(wait)
-		wait = min(2*wait, 50*time.Millisecond)
+		wait = min(2*wait, 10*time.Millisecond)
 		select {
 		case <-ctx.Done():
 			return bridges.Receipt{}, bridges.Errorf(bridges.KindTimeout, "the agent's tree is being ended: %w", context.Cause(ctx)).
 				WithNext("stop it again to get the receipt").AsRetryable()
-		case <-patience:
+		case <-patience.C:
 			if err := proctree.Signal(p.record.Keeper, killSignal); err != nil && !errors.Is(err, proctree.ErrGone) {
 				return bridges.Receipt{}, fmt.Errorf("the keeper neither works nor dies: %w", err)
 			}

@@ -47,33 +47,35 @@ type Reader struct {
 func (p *Proc) Reader(from int64) *Reader { return &Reader{p: p, off: from} }
 
 // ReadFrame returns the next frame as soon as it is complete. A frame longer than
-// max bytes is passed over, without being held in memory, and reported with its
+// limit bytes is passed over, without being held in memory, and reported with its
 // size. When the agent has ended and everything was read, a last line without a
 // newline is a frame too, and then the error is io.EOF. After any other error the
 // reader is where it was.
-func (r *Reader) ReadFrame(ctx context.Context, max int64) (Frame, error) {
-	for r.clean < longFrom {
-		scanned := int(r.clean)
+func (r *Reader) ReadFrame(ctx context.Context, limit int64) (Frame, error) {
+	for {
+		scanned := min(int(r.clean), len(r.buf))
 		if i := bytes.IndexByte(r.buf[scanned:], '\n'); i >= 0 {
-			return r.take(scanned+i, scanned+i+1, max), nil
+			return r.take(scanned+i, scanned+i+1, limit), nil
 		}
-		r.clean = int64(len(r.buf))
+		r.clean = max(r.clean, int64(len(r.buf)))
+		if r.clean >= longFrom {
+			return r.long(ctx, limit)
+		}
 		n, err := r.fill(ctx)
 		if errors.Is(err, io.EOF) && len(r.buf) > 0 {
-			return r.take(len(r.buf), len(r.buf), max), nil
+			return r.take(len(r.buf), len(r.buf), limit), nil
 		}
 		if err != nil {
 			return Frame{}, err
 		}
 		r.buf = r.buf[:len(r.buf)+n]
 	}
-	return r.long(ctx, max)
 }
 
 // take cuts a frame off the buffer: size bytes, of which the first length are data.
-func (r *Reader) take(length, size int, max int64) Frame {
+func (r *Reader) take(length, size int, limit int64) Frame {
 	f := Frame{Offset: r.off, Size: int64(size)}
-	if int64(length) > max {
+	if int64(length) > limit {
 		f.Oversize = true
 	} else {
 		f.Data = r.buf[:length:length]
@@ -154,8 +156,8 @@ func (r *Reader) wait(ctx context.Context, change <-chan struct{}) error {
 
 // long reads a frame that is longer than longFrom. It looks for the newline first, a
 // block at a time, so that the frame is allocated once and in its size, and not at
-// all when it is longer than max.
-func (r *Reader) long(ctx context.Context, max int64) (Frame, error) {
+// all when it is longer than limit.
+func (r *Reader) long(ctx context.Context, limit int64) (Frame, error) {
 	r.buf = r.buf[:0] // its room is needed, and the frame is read as a whole anyway
 	size := int64(0)
 	for size == 0 {
@@ -174,7 +176,7 @@ func (r *Reader) long(ctx context.Context, max int64) (Frame, error) {
 			r.clean += int64(n)
 		}
 	}
-	f := Frame{Offset: r.off, Size: size, Oversize: r.clean > max}
+	f := Frame{Offset: r.off, Size: size, Oversize: r.clean > limit}
 	if !f.Oversize {
 		f.Data = make([]byte, r.clean)
 		if _, err := r.p.out.ReadAt(f.Data, r.off); err != nil {

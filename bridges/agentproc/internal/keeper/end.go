@@ -29,6 +29,7 @@ type ending struct {
 	notes  []string
 	hurry  time.Time // no step waits longer than this; zero for none
 	killed map[proctree.ID]bool
+	over   bool // nobody is left
 }
 
 // end ends the tree. The zero Order is for an agent that ended by itself.
@@ -56,7 +57,11 @@ func (k *keeper) end(o folder.Order) {
 	if !e.gone() {
 		e.killAll()
 	}
-	left := e.finish()
+	var left []proctree.Process
+	if !e.gone() {
+		left = e.survey()
+	}
+	e.finish(left)
 	// What cannot be killed now (it waits for a disk, it has another user's rights)
 	// stays below us, so that it can be named and is killed when that becomes
 	// possible.
@@ -65,22 +70,21 @@ func (k *keeper) end(o folder.Order) {
 		for _, p := range e.survey() {
 			_ = proctree.Signal(p.ID, killSignal)
 		}
-		if now := e.alive(); len(now) < len(left) {
-			left = e.finish()
+		if now := e.survey(); len(now) < len(left) {
+			left = now
+			e.finish(left)
 		}
 	}
 }
 
 // survey looks at who is alive and remembers them.
 func (e *ending) survey() []proctree.Process {
-	alive := e.alive()
+	alive := e.k.tree.alive()
 	for _, p := range alive {
 		e.seen[p.ID] = p
 	}
 	return alive
 }
-
-func (e *ending) alive() []proctree.Process { return e.k.tree.alive() }
 
 // childless reports whether every child of ours was reaped.
 func (e *ending) childless() bool {
@@ -94,13 +98,14 @@ func (e *ending) childless() bool {
 
 // gone reports whether nobody is left, and has then recorded the agent's exit.
 func (e *ending) gone() bool {
-	if !e.childless() {
-		return false
+	if e.over || !e.childless() {
+		return e.over
 	}
 	if e.k.exit == nil {
 		e.k.leaderExited(<-e.k.tree.exited) // sent before the last child was reaped
 	}
-	return len(e.survey()) == 0
+	e.over = len(e.survey()) == 0
+	return e.over
 }
 
 // await waits until done or for d, or for less when an order says so. The agent's
@@ -180,9 +185,8 @@ func (e *ending) killAll() {
 	}
 }
 
-// finish writes the receipt and returns who is left.
-func (e *ending) finish() []proctree.Process {
-	left := e.survey()
+// finish writes the receipt, with those who are left.
+func (e *ending) finish(left []proctree.Process) {
 	r := bridges.Receipt{
 		Exit: e.k.exit, Notes: e.notes,
 		Proven: runtime.GOOS == "linux" && len(left) == 0 && e.childless(),
@@ -208,7 +212,6 @@ func (e *ending) finish() []proctree.Process {
 		fmt.Fprintln(os.Stderr, "writing the receipt:", err)
 	}
 	folder.Wake(e.k.dir)
-	return left
 }
 
 // Describe turns a process into the contract's form.

@@ -172,28 +172,13 @@ func exitOf(status unix.WaitStatus) bridges.Exit {
 	return e
 }
 
-// alive returns the living processes of the session: those below us, and those that
-// carry its marker wherever they are.
+// alive returns the living processes of the session.
 func (t *tree) alive() []proctree.Process {
-	self := os.Getpid()
-	below, err := proctree.Descendants(self)
+	found, err := proctree.Session(t.session, os.Getpid())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "looking at processes:", err)
 	}
-	marked, err := proctree.Marked(t.session)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "looking at processes:", err)
-	}
-	known := map[int]bool{self: true}
-	for _, p := range below {
-		known[p.PID] = true
-	}
-	for _, p := range marked {
-		if !known[p.PID] {
-			below = append(below, p)
-		}
-	}
-	return below
+	return found
 }
 
 func (t *tree) interrupt() { _ = proctree.Signal(t.leader, syscall.SIGINT) }

@@ -7,7 +7,7 @@ package proctree
 
 import (
 	"errors"
-	"slices"
+	"os"
 )
 
 // Marker is the environment variable that every process of a session inherits.
@@ -35,13 +35,8 @@ func Alive(id ID) bool {
 	return err == nil && p.ID == id
 }
 
-// Descendants returns the living processes below root, without root itself.
-// Processes that come and go meanwhile may be missed.
-func Descendants(root int) ([]Process, error) {
-	all, err := All()
-	if err != nil {
-		return nil, err
-	}
+// Below returns the processes of all that are below root, without root itself.
+func Below(root int, all []Process) []Process {
 	below := map[int]bool{root: true}
 	var found []Process
 	// Children may be listed before their parents: go on until nothing is added.
@@ -55,15 +50,30 @@ func Descendants(root int) ([]Process, error) {
 			}
 		}
 	}
-	return found, nil
+	return found
 }
 
-// Marked returns the living processes whose environment carries the session's
-// marker, as far as this user may read it.
-func Marked(session string) ([]Process, error) {
+// Session returns the living processes of a session: those below root, and those
+// whose environment carries the session's mark, as far as this user may read it.
+// Neither root nor this process is among them. Processes that come and go meanwhile
+// may be missed.
+func Session(session string, root int) ([]Process, error) {
 	all, err := All()
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(all, func(p Process) bool { return MarkOf(p.PID) != session }), nil
+	found := Below(root, all)
+	if session == "" { // every process without a mark would be of it
+		return found, nil
+	}
+	known := map[int]bool{root: true, os.Getpid(): true}
+	for _, p := range found {
+		known[p.PID] = true
+	}
+	for _, p := range all {
+		if !known[p.PID] && MarkOf(p.PID) == session {
+			found = append(found, p)
+		}
+	}
+	return found, nil
 }

