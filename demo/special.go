@@ -96,8 +96,9 @@ func (t *turn) big(mib int) (string, error) {
 	t.keep(fmt.Sprintf("[one piece of %d MiB]\n", mib))
 	frame := make([]byte, 0, len(head)+mib<<20+len(end))
 	frame = append(frame, head...)
+	block := bytes.Repeat([]byte("x"), 1<<20)
 	for range mib {
-		frame = append(frame, bytes.Repeat([]byte("x"), 1<<20)...)
+		frame = append(frame, block...)
 	}
 	return "", t.agent.conn.write(append(frame, end...), true)
 }
