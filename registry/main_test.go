@@ -27,7 +27,11 @@ const helperVariable = "REGISTRY_TEST_HELPER"
 
 func TestMain(m *testing.M) {
 	if name, dir, ok := strings.Cut(os.Getenv(helperVariable), ":"); ok {
-		if err := helpers[name](dir); err != nil {
+		help := helpers[name]
+		if help == nil {
+			help = diskHelpers[name]
+		}
+		if err := help(dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
