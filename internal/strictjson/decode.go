@@ -43,6 +43,7 @@ func Decode(file string, data []byte, into any) (*Document, error) {
 	var ps Problems
 	for _, p := range d.problems[:min(len(d.problems), maxProblems)] {
 		p.problem.Pos = doc.position(p.offset)
+		p.problem.Nearest = Nearest(p.have, p.valid)
 		ps = append(ps, p.problem)
 	}
 	if more := len(d.problems) - len(ps); more > 0 {
@@ -58,10 +59,13 @@ type Unmarshaler interface{ UnmarshalStrict(Node) }
 // maxProblems is how many are told: a file with more is not what it was meant to be.
 const maxProblems = 100
 
-// located is a problem whose Pos is still to be set.
+// located is a problem whose Pos and Nearest are still to be set, which is only
+// done for those that are told.
 type located struct {
 	offset  int
 	problem *Problem
+	have    string
+	valid   []string
 }
 
 type decoder struct {
@@ -95,11 +99,9 @@ func (n Node) Kind() string {
 }
 
 // Reject reports a problem with the value.
-func (n Node) Reject(format string, args ...any) { n.reject("", format, args...) }
-
-func (n Node) reject(nearest, format string, args ...any) {
-	n.d.problems = append(n.d.problems, located{n.at, &Problem{
-		Key: strings.Join(n.path, "."), Text: fmt.Sprintf(format, args...), Nearest: nearest,
+func (n Node) Reject(format string, args ...any) {
+	n.d.problems = append(n.d.problems, located{offset: n.at, problem: &Problem{
+		Key: strings.Join(n.path, "."), Text: fmt.Sprintf(format, args...),
 	}})
 }
 
@@ -269,7 +271,9 @@ func (d *decoder) object(n Node, to reflect.Value) {
 	for _, m := range n.Members() {
 		field, ok := fields[m.Name]
 		if !ok {
-			m.Value.reject(Nearest(m.Name, names), "is not a key that is known here")
+			m.Value.Reject("is not a key that is known here")
+			last := &d.problems[len(d.problems)-1]
+			last.have, last.valid = m.Name, names
 			continue
 		}
 		d.value(m.Value, field)

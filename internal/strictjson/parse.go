@@ -140,6 +140,7 @@ func (d *Document) syntax(err error) *Problem {
 	for ; line > 1; line-- {
 		next := bytes.IndexByte(d.data[at:], '\n')
 		if next < 0 {
+			at, col = len(d.data), 1
 			break
 		}
 		at += next + 1
