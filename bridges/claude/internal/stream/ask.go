@@ -145,6 +145,15 @@ func Task(turn, text string) []byte {
 	})
 }
 
+// MessageID returns the uuid of a frame that carries a task, or "".
+func MessageID(frame []byte) string {
+	root := gjson.ParseBytes(frame)
+	if root.Get("type").String() != "user" {
+		return ""
+	}
+	return root.Get("uuid").String()
+}
+
 // Line encodes one frame. What is encoded here are texts and frames that were
 // JSON before, so it cannot fail.
 func Line(v any) []byte {

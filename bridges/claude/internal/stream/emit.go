@@ -24,6 +24,7 @@ type emitter struct {
 func (s *State) emit(ev bridges.Event) {
 	ev.Pos = bridges.Position{Offset: s.out.offset, Part: len(s.out.events) + 1}
 	s.out.events = append(s.out.events, ev)
+	s.Last = ev.Pos
 }
 
 func (s *State) notice(level, code, text string) {

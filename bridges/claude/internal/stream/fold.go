@@ -30,9 +30,12 @@ type State struct {
 
 	// Ready is set once the process has answered the handshake; Refused holds its
 	// words when it declined.
-	Ready   bool     `json:"ready,omitempty"`
-	Refused string   `json:"refused,omitempty"`
-	Models  []string `json:"models,omitempty"` // the names that the agent offers
+	Ready   bool   `json:"ready,omitempty"`
+	Refused string `json:"refused,omitempty"`
+	// Failed holds the agent's words when it ended a turn that nobody had given it,
+	// which it does when it cannot start.
+	Failed string   `json:"failed,omitempty"`
+	Models []string `json:"models,omitempty"` // the names that the agent offers
 
 	// What the last system/init said.
 	NativeID       string `json:"native_id,omitempty"`
@@ -48,6 +51,10 @@ type State struct {
 	Turn *Turn `json:"turn,omitempty"`
 	// Open are the agent's questions without an answer, oldest first.
 	Open []Question `json:"open,omitempty"`
+	// Last is the position of the last event.
+	Last bridges.Position `json:"last,omitzero"`
+	// Late counts the agent's words after the end of a turn, which are nobody's.
+	Late int `json:"late,omitempty"`
 	// Told is what modelUsage and the cost had added up to at the last result:
 	// both count from the start of the process.
 	Told usage `json:"told"`
@@ -78,6 +85,7 @@ type Turn struct {
 
 	Denied    int      `json:"denied,omitempty"`
 	Tools     int      `json:"tools,omitempty"`
+	ToolsDone int      `json:"tools_done,omitempty"`
 	ToolsBad  int      `json:"tools_bad,omitempty"`
 	Answered  string   `json:"answered,omitempty"` // the model of the last message
 	Context   int64    `json:"context,omitempty"`
@@ -87,6 +95,9 @@ type Turn struct {
 	Warnings  []string `json:"warnings,omitempty"`
 	LastReset string   `json:"last_reset,omitempty"` // when a used-up quota comes back
 }
+
+// Working reports whether a tool runs, which may take its time in silence.
+func (t *Turn) Working() bool { return t.Tools > t.ToolsDone }
 
 // Running reports whether a turn is under way.
 func (s *State) Running() bool { return s.Turn != nil && s.Turn.Result == nil }
@@ -122,7 +133,9 @@ func (s *State) Sent(frame []byte) {
 	root := gjson.ParseBytes(frame)
 	switch root.Get("type").String() {
 	case "user":
-		s.Turn = &Turn{ID: root.Get("uuid").String()}
+		if id := root.Get("uuid").String(); s.Turn == nil || s.Turn.ID != id { // else it was sent again
+			s.Turn = &Turn{ID: id}
+		}
 	case "control_request":
 		switch id := root.Get("request_id").String(); root.Get("request.subtype").String() {
 		case "initialize":
@@ -194,6 +207,8 @@ func (s *State) frame(root gjson.Result) {
 	case "assistant":
 		if s.Running() {
 			s.assistant(root)
+		} else {
+			s.Late++
 		}
 	case "user":
 		if s.Running() {

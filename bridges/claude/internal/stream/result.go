@@ -82,6 +82,9 @@ func (s *State) result(root gjson.Result) {
 	} else if s.Running() {
 		s.notice("info", "background_turn", "claude ended a turn of its own, about work it had left running; the task is still under way")
 	}
+	if s.Turn == nil && root.Get("is_error").Bool() {
+		s.Failed = clip(firstOf(root.Get("errors.0").String(), root.Get("result").String()), 2000)
+	}
 	if counted {
 		s.Told = now
 	}
@@ -92,6 +95,8 @@ func (s *State) result(root gjson.Result) {
 func (s *State) ours(root gjson.Result) bool {
 	t := s.Turn
 	switch {
+	case root.Get("origin.kind").String() == "task-notification":
+		return false
 	case t.Seen, t.Interrupted != "":
 		return true
 	case s.Echoes:

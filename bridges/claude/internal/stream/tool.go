@@ -118,6 +118,9 @@ func (s *State) plan(input gjson.Result) {
 // toolEnds emits the end of a call.
 func (s *State) toolEnds(cb gjson.Result, sub string) {
 	status := bridges.ToolCompleted
+	if sub == "" {
+		s.Turn.ToolsDone++
+	}
 	if cb.Get("is_error").Bool() {
 		status = bridges.ToolFailed
 		if sub == "" {
