@@ -114,7 +114,8 @@ session_summary = "scripted-1"
 	return a
 }
 
-// OpenCode returns opencode.
+// OpenCode returns opencode. Its configuration is in OPENCODE_CONFIG_CONTENT, so that
+// it holds in any home.
 func OpenCode(t TB, s *modelserver.Server) Agent {
 	t.Helper()
 	type object = map[string]any
@@ -134,11 +135,11 @@ func OpenCode(t TB, s *modelserver.Server) Agent {
 		t.Fatal(err)
 	}
 	a := launch(t, "opencode", filepath.Join(Find(t), "opencode-ai", "bin", "opencode.exe"), // so named on every system
+		"OPENCODE_CONFIG_CONTENT="+string(config),
 		"OPENCODE_DISABLE_AUTOUPDATE=1",
 		"OPENCODE_DISABLE_MODELS_FETCH=1",
 		"OPENCODE_DISABLE_LSP_DOWNLOAD=1",
 	)
-	a.file(t, ".config/opencode/opencode.json", string(config))
 	a.Models = []string{"scripted/scripted-1", "scripted/scripted-2"}
 	a.Model = a.Models[0]
 	a.ACP = []string{"acp"}
