@@ -1,13 +1,16 @@
 package cli
 
 import (
+	"encoding/json"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/subspan-dev/subspan/bridges"
 	"github.com/subspan-dev/subspan/bridges/acp"
 	"github.com/subspan-dev/subspan/core"
+	"github.com/subspan-dev/subspan/plugins/dropin"
 )
 
 // agentSource is what this program knows of agents: the built-in catalogue, the
@@ -43,11 +46,15 @@ func newAgentSource(a *app) (*agentSource, error) {
 	s.add(unresolved{
 		agent: bridges.Agent{
 			Name: demoAgent, Command: []string{a.self, "demo-agent"},
-			Options: acp.DemoOptions(),
+			// It reads directives as text, and counts the tokens of a turn as none.
+			Options: json.RawMessage(`{"plain_text": true, "usage": "turn"}`),
 		},
 		bridge: "acp", source: "built-in", note: demoNote, resolve: acp.Resolve,
 	})
-	for name, c := range a.config.Agents {
+	if err := s.addDropins(a); err != nil {
+		return nil, err
+	}
+	for _, c := range a.config.Agents {
 		u := unresolved{agent: c.Agent, bridge: c.Bridge, source: "config.json", resolve: acp.Resolve}
 		for _, b := range builtins() {
 			if b.name == c.Bridge {
@@ -55,9 +62,50 @@ func newAgentSource(a *app) (*agentSource, error) {
 			}
 		}
 		s.add(u)
-		_ = name
 	}
 	return s, nil
+}
+
+// addDropins puts the plugins folder's agents in. One that is not trusted is known,
+// and cannot be used; a name of the catalogue stays the catalogue's.
+func (s *agentSource) addDropins(a *app) error {
+	found, err := a.dropins().List()
+	if err != nil {
+		return err
+	}
+	for _, f := range found {
+		if _, taken := s.entries[f.Name]; taken {
+			continue
+		}
+		u := unresolved{agent: bridges.Agent{Name: f.Name}, bridge: f.Name, source: f.Dir}
+		u.resolve = func(agent bridges.Agent, _ func(string) (string, error)) (bridges.Agent, error) {
+			if f.Manifest != nil && f.Manifest.IsAgent() {
+				_, agent, err := a.dropins().Agent(f.Name)
+				return agent, err
+			}
+			program, err := a.dropins().Program(f.Name)
+			if err != nil {
+				return agent, err
+			}
+			agent.PassEnv, agent.LoginHint = f.Manifest.Env, f.Manifest.LoginHint
+			agent.Command = program.Command
+			return agent, nil
+		}
+		if f.Manifest != nil && f.Manifest.IsAgent() {
+			u.bridge = f.Manifest.Bridge
+		}
+		s.add(u)
+	}
+	return nil
+}
+
+// dropins is the user's folder of plugins.
+func (a *app) dropins() dropin.Store {
+	return dropin.Store{
+		Dir:   a.dirs.PluginsDir(),
+		Lock:  filepath.Join(a.dirs.Config, "plugins.lock.json"),
+		Cache: filepath.Join(a.dirs.State, "plugins"),
+	}
 }
 
 // add puts an agent in, over one of the same name.

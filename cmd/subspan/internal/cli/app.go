@@ -88,7 +88,8 @@ func (e *env) withCore(ctx context.Context, flags turnFlags, fn func(context.Con
 
 func (a *app) run(ctx context.Context, reg *registry.Registry, flags turnFlags, fn func(context.Context, *app) error) (err error) {
 	pool, err := host.NewPool(host.Options{
-		Self: a.self, PluginsDir: a.dirs.PluginsDir(), Runtime: a.dirs.Runtime, Log: a.log,
+		Self: a.self, Builtin: builtinNames(), Dropins: a.dropins().Program,
+		Sockets: filepath.Join(a.dirs.Runtime, "p"), Log: a.log,
 	})
 	if err != nil {
 		return err
@@ -118,9 +119,12 @@ func (a *app) roles(cwd string) (*roles.Set, error) {
 }
 
 // parent is the session that this process runs in, by the kernel's account of who
-// started it; empty for a person or a harness.
+// started it; empty for a person or a harness. A process with the mark of a session
+// whose keeper is dead still counts as that session's.
 func (a *app) parent() string {
-	id, _, _ := agentproc.Ancestor(os.Getpid())
+	id, _, _ := agentproc.Ancestor(os.Getpid(), func(id, dir string) bool {
+		return dir == filepath.Join(a.dirs.Runtime, id)
+	})
 	return id
 }
 

@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"fmt"
-	"log/slog"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,14 +15,14 @@ type builtin struct {
 	name    string
 	agents  func() []bridges.Agent
 	resolve func(bridges.Agent, func(string) (string, error)) (bridges.Agent, error)
-	make    func(*slog.Logger) bridges.Bridge
+	make    func() bridges.Bridge
 }
 
 // builtins is the bill of materials, in the order of preference of their agents.
 func builtins() []builtin {
 	return []builtin{
-		{"acp", acp.Agents, acp.Resolve, func(log *slog.Logger) bridges.Bridge {
-			return acp.New(acp.Options{Log: log, Version: version()})
+		{"acp", acp.Agents, acp.Resolve, func() bridges.Bridge {
+			return acp.New(acp.Options{Version: version()})
 		}},
 	}
 }
@@ -38,17 +36,20 @@ func (e *env) bridgeCmd() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			var names []string
 			for _, b := range builtins() {
 				if b.name == args[0] {
-					plugins.Serve(b.make)
+					plugins.Serve(b.make())
 					return nil
 				}
-				names = append(names, b.name)
 			}
-			return usagef("there is no built-in bridge %q, only %s", args[0], strings.Join(names, ", "))
+			return usagef("there is no built-in bridge %q, only %s", args[0], strings.Join(builtinNames(), ", "))
 		},
 	}
 }
 
-var _ = fmt.Sprint
+func builtinNames() (names []string) {
+	for _, b := range builtins() {
+		names = append(names, b.name)
+	}
+	return names
+}

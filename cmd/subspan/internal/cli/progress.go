@@ -126,7 +126,7 @@ func (p *progress) tool(id string, now bridges.Tool) {
 		p.line("  ✗ " + text)
 	case t.Status == bridges.ToolCancelled:
 		p.line("  ✗ " + text + " (cancelled)")
-	case !known && text != "":
+	case !known && text != "" && !strings.HasSuffix(p.plan, text): // the plan may have said it
 		p.line("  → " + text)
 	}
 }

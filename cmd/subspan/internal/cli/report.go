@@ -79,10 +79,10 @@ func (a *app) report(flags turnFlags, s core.Session, t core.Turn, p *progress) 
 			return err
 		}
 	}
-	for _, w := range o.Warnings {
-		p.say("  ! %s", oneLine(w, 300))
-	}
 	if t.Ended != nil {
+		for _, w := range t.Ended.Warnings { // the session's own were said at the start
+			p.say("  ! %s", oneLine(w, 300))
+		}
 		p.say("%s in %s%s  %s", t.Status, t.Duration.Round(time.Millisecond), usageText(o.Usage), next(s, t))
 	}
 	if o.Error != nil {

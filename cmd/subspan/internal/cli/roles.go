@@ -177,7 +177,10 @@ func (e *env) rolesNewCmd() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("write the role: %w", err)
 			}
-			_, err = f.Write(roles.Template(id))
+			template, err := roles.Template(id)
+			if err == nil {
+				_, err = f.Write(template)
+			}
 			if err = errors.Join(err, f.Close()); err != nil {
 				return fmt.Errorf("write the role: %w", err)
 			}

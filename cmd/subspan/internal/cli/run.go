@@ -62,6 +62,7 @@ then the first that is installed, then the built-in demo agent.`,
 			}
 			req.Title = title(task)
 			return e.withCore(cmd.Context(), flags, func(ctx context.Context, a *app) error {
+				req.Parent = a.parent()
 				return a.delegate(ctx, flags, task, "", "", func(ctx context.Context) (core.Session, error) {
 					return a.core.Create(ctx, req)
 				})
