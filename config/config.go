@@ -149,6 +149,7 @@ func parse(path string, data []byte) (Config, error) {
 	var problems strictjson.Problems
 	errors.As(err, &problems)
 	problems = append(problems, f.check(doc)...)
+	problems.Sort()
 	if len(problems) > 0 {
 		return Config{}, problems
 	}

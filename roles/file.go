@@ -125,6 +125,7 @@ func parseRole(layer Layer, fsys fs.FS, dir, name string) (Role, error) {
 	var problems strictjson.Problems
 	errors.As(err, &problems)
 	problems = append(problems, f.fill(&r, doc, fsys, dir)...)
+	problems.Sort()
 	if len(problems) > 0 {
 		return Role{}, problems
 	}

@@ -1,7 +1,9 @@
 package strictjson
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -45,8 +47,7 @@ func (p *Problem) Error() string {
 	return b.String()
 }
 
-// Problems are all that is wrong with a file, in the file's order. Its text has
-// one line for each.
+// Problems are all that is wrong with a file. Its text has one line for each.
 type Problems []*Problem
 
 func (ps Problems) Error() string {
@@ -55,6 +56,13 @@ func (ps Problems) Error() string {
 		lines[i] = p.Error()
 	}
 	return strings.Join(lines, "\n")
+}
+
+// Sort puts the problems into the file's order.
+func (ps Problems) Sort() {
+	slices.SortStableFunc(ps, func(a, b *Problem) int {
+		return cmp.Or(cmp.Compare(a.Pos.Line, b.Pos.Line), cmp.Compare(a.Pos.Col, b.Pos.Col))
+	})
 }
 
 // Unwrap returns the single problems.
