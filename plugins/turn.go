@@ -82,6 +82,9 @@ func (t *turn) put(q queued) error {
 		(len(t.queue) >= maxQueued || t.bytes+q.size > maxQueuedBytes) {
 		t.changed.Wait()
 	}
+	if t.err == nil && t.ctx.Err() != nil { // AfterFunc is still on its way
+		t.err = context.Cause(t.ctx)
+	}
 	switch {
 	case t.err != nil:
 		return fmt.Errorf("hand over to the host: %w", t.err)

@@ -12,6 +12,7 @@ package dropin
 
 import (
 	"fmt"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -219,18 +220,32 @@ func commandProblem(cmd []string, agent bool) string {
 }
 
 // command returns the command for this system with the folder's files made absolute.
-func (m *Manifest) command(dir string, lookPath func(string) (string, error)) ([]string, error) {
-	cmd := slices.Clone(m.Exec.For(runtime.GOOS, runtime.GOARCH))
+func (m *Manifest) command(dir string) ([]string, error) {
+	cmd := m.Exec.For(runtime.GOOS, runtime.GOARCH)
 	if cmd == nil {
 		return nil, fmt.Errorf("%s has no command for %s/%s in its exec", m.Name, runtime.GOOS, runtime.GOARCH)
 	}
+	return m.absolute(cmd, dir)
+}
+
+// CheckAgent returns the command of the agent that the conformance suite shall use.
+func (m *Manifest) CheckAgent(dir string) ([]string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	return m.absolute(m.Check.Agent, dir)
+}
+
+func (m *Manifest) absolute(cmd []string, dir string) ([]string, error) {
+	cmd = slices.Clone(cmd)
 	for i, arg := range cmd {
 		if strings.HasPrefix(arg, "./") {
 			cmd[i] = filepath.Join(dir, filepath.FromSlash(arg))
 		}
 	}
 	if !filepath.IsAbs(cmd[0]) {
-		found, err := lookPath(cmd[0])
+		found, err := exec.LookPath(cmd[0])
 		if err != nil {
 			return nil, fmt.Errorf("find the program of %s: %w", m.Name, err)
 		}

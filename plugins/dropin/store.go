@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -191,7 +190,7 @@ func InPlace(dir string) (host.Dropin, *Manifest, error) {
 
 // program is the plugin of a manifest in a folder.
 func (m *Manifest) program(dir string) (host.Dropin, error) {
-	cmd, err := m.command(dir, exec.LookPath)
+	cmd, err := m.command(dir)
 	if err != nil {
 		return host.Dropin{}, bridges.Errorf(bridges.KindPluginFailed, "%w", err).WithNext("install the program, or the plugin for this system")
 	}
@@ -207,7 +206,7 @@ func (s Store) Agent(name string) (bridge string, agent bridges.Agent, err error
 	if !f.Manifest.IsAgent() {
 		return "", agent, bridges.Errorf(bridges.KindInvalidArgument, "%s is a bridge, not an agent for one", name)
 	}
-	cmd, err := f.Manifest.command(f.Dir, exec.LookPath)
+	cmd, err := f.Manifest.command(f.Dir)
 	if err != nil {
 		return "", agent, bridges.Errorf(bridges.KindAgentMissing, "%w", err).WithNext("install the program")
 	}

@@ -19,9 +19,10 @@ var passed = []string{
 
 var passedPrefixes = []string{"LC_", "XDG_"}
 
-// environment picks what a plugin may have: the allow-list and the names that its
-// manifest asks for, which a person saw when trusting it.
-func environment(all, manifest []string) []string {
+// Environment is what a plugin launched from the environment all may have: the
+// allow-list, the names that its manifest asks for, which a person saw when trusting
+// it, and what set adds.
+func Environment(all, manifest, set []string) []string {
 	var env []string
 	for _, kv := range all {
 		name, _, ok := strings.Cut(kv, "=")
@@ -33,5 +34,5 @@ func environment(all, manifest []string) []string {
 			env = append(env, kv)
 		}
 	}
-	return env
+	return append(env, set...)
 }

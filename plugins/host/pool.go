@@ -157,7 +157,7 @@ func (p *Pool) program(name string) (Program, error) {
 	if slices.Contains(p.opts.Builtin, name) {
 		return Program{
 			Name: name, Sockets: p.sockets, Command: []string{p.opts.Self, "bridge", name},
-			Env:   slices.Concat(environment(p.opts.Env, nil), set),
+			Env:   Environment(p.opts.Env, nil, set),
 			Check: func(d bridges.Description) error { return sameName(name, d) },
 		}, nil
 	}
@@ -171,14 +171,17 @@ func (p *Pool) program(name string) (Program, error) {
 	}
 	return Program{
 		Name: name, Sockets: p.sockets, Command: d.Command, Dir: d.Dir,
-		Env: slices.Concat(environment(p.opts.Env, d.Env), set),
-		Check: func(got bridges.Description) error {
-			if got.Version != d.Version {
-				return fmt.Errorf("it says version %q of itself, its plugin.json says %q", got.Version, d.Version)
-			}
-			return sameName(name, got)
-		},
+		Env:   Environment(p.opts.Env, d.Env, set),
+		Check: func(got bridges.Description) error { return Matches(got, name, d.Version) },
 	}, nil
+}
+
+// Matches reports how a plugin's description differs from its manifest.
+func Matches(d bridges.Description, name, version string) error {
+	if d.Version != version {
+		return fmt.Errorf("it says version %q of itself, its plugin.json says %q", d.Version, version)
+	}
+	return sameName(name, d)
 }
 
 func sameName(name string, d bridges.Description) error {
