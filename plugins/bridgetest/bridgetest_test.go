@@ -204,6 +204,7 @@ func report(r Report) string {
 }
 
 func TestBrokenPluginsFailByName(t *testing.T) {
+	t.Parallel()
 	for mode, want := range map[string][2]string{ // check, part of the detail
 		"banner":    {"handshake", "acme bridge, welcome"},
 		"cookie":    {"cookie", "without the cookie"},
@@ -232,6 +233,7 @@ func TestBrokenPluginsFailByName(t *testing.T) {
 }
 
 func TestGoodPluginHasNoFailure(t *testing.T) {
+	t.Parallel()
 	r := judge(t, folder(t, "good"))
 	if !r.OK() {
 		t.Errorf("\n%s", report(r))
@@ -240,6 +242,7 @@ func TestGoodPluginHasNoFailure(t *testing.T) {
 
 // The example is built and judged as its author would.
 func TestExampleInGo(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "echo")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
