@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/subspan-dev/subspan/bridges"
 	"github.com/subspan-dev/subspan/bridges/agentproc"
@@ -24,6 +25,9 @@ type Options struct {
 type Bridge struct {
 	log     *slog.Logger
 	version string
+	// stopGrace is how long an interrupted turn may take to end before its tree is
+	// ended; codex needs some milliseconds.
+	stopGrace time.Duration
 
 	mu       sync.Mutex
 	runner   *agentproc.Runner // made at its first use
@@ -49,7 +53,7 @@ func New(o Options) *Bridge {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Bridge{
-		log: o.Log, version: o.Version, busy: map[string]bool{}, sessions: map[string]*session{}, probes: map[string]error{},
+		log: o.Log, version: o.Version, stopGrace: 10 * time.Second, busy: map[string]bool{}, sessions: map[string]*session{}, probes: map[string]error{},
 	}
 }
 

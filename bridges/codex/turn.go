@@ -11,9 +11,6 @@ import (
 )
 
 const (
-	// stopGrace is how long an interrupted turn may take to end before its tree is
-	// ended; codex needs some milliseconds.
-	stopGrace = 10 * time.Second
 	// cleanLimit is how long ending the commands of an interrupted turn may take.
 	cleanLimit = 5 * time.Second
 	// loginTries is how often in a turn the provider may refuse the login. Codex would
@@ -58,17 +55,17 @@ func (b *Bridge) submit(ctx context.Context, req bridges.SubmitRequest, n note, 
 		return bridges.Result{}, err
 	}
 	warnings = append(warnings, wrongRole(n, req.Settings), l.limits.warning, l.creds.Warning)
+	if t := s.fold.Turn; t != nil && t.End == nil && t.Refused == nil {
+		b.keep(s)
+		return bridges.Result{}, bridges.Errorf(bridges.KindSessionBusy, "codex is still at work on another turn of session %s", req.SessionID).
+			WithNext("wait for that turn, or stop it")
+	}
 	if s.models == nil {
 		k := b.dial(s, nil, bridges.Position{})
 		hello, cancel := context.WithTimeout(ctx, helloLimit)
 		s.models = listModels(hello, k)
 		cancel()
 		k.close()
-	}
-	if t := s.fold.Turn; t != nil && t.End == nil && t.Refused == nil {
-		b.keep(s)
-		return bridges.Result{}, bridges.Errorf(bridges.KindSessionBusy, "codex is still at work on another turn of session %s", req.SessionID).
-			WithNext("wait for that turn, or stop it")
 	}
 	model, effort, err := choose(req.Settings, s.fold, s.models)
 	if err != nil {
@@ -208,7 +205,7 @@ func (f *following) wait(ctx context.Context, k *link) error {
 			return nil
 		}
 		if f.stopping && timer == nil {
-			timer = time.NewTimer(stopGrace)
+			timer = time.NewTimer(f.b.stopGrace)
 			defer timer.Stop()
 			overdue = timer.C
 		}
