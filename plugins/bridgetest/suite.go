@@ -65,7 +65,8 @@ type env struct {
 	launch   func(context.Context) (*live, error)
 	shared   *live // opened by the first check that needs it
 	lives    []*live
-	sessions int
+	sessions int        // made so far
+	current  []*session // made by the check that runs
 }
 
 // live is a bridge that runs: in process, or with an instance.
@@ -158,10 +159,26 @@ func (e *env) run(ctx context.Context, c check) error {
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	err := c.run(ctx, e)
+	e.dispose()
 	if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
 		err = fmt.Errorf("%w (%w after %s)", err, ctx.Err(), checkLimit)
 	}
 	return err
+}
+
+// dispose ends the sessions of a check. What it fails to end, nothing-left finds.
+func (e *env) dispose() {
+	ctx, cancel := context.WithTimeout(context.Background(), checkLimit)
+	defer cancel()
+	for _, s := range e.current {
+		b, err := e.bridge(ctx)
+		if err != nil {
+			break
+		}
+		s.bridge = b
+		_, _ = s.dispose(ctx)
+	}
+	e.current = nil
 }
 
 // session is a session of the bridge under test.
@@ -188,6 +205,7 @@ func (e *env) newSession(b bridges.Bridge) (*session, error) {
 		Mode: ceiling.Default, Accept: bridges.HoldNone, Cwd: cwd,
 		Env: []string{secretName + "=" + secretValue},
 	}
+	e.current = append(e.current, s)
 	return s, nil
 }
 
