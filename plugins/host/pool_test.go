@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -409,5 +410,40 @@ func TestDropinIsCheckedAgainstItsManifest(t *testing.T) {
 	p2, _ := newPool(t, func(o *Options) { o.Builtin = nil; o.Dropins = p.opts.Dropins })
 	if _, err := p2.Open(t.Context(), "acme"); !errors.Is(err, bridges.ErrPluginFailed) || !strings.Contains(err.Error(), `"2"`) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// BenchmarkLaunch is from fork to an answered Describe, and the end. Compare it with
+// BenchmarkSpawn, the floor: the same program started and ended without a word.
+func BenchmarkLaunch(b *testing.B) {
+	self, err := os.Executable()
+	if err != nil {
+		b.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "hb")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	for b.Loop() {
+		in, err := Launch(b.Context(), Program{
+			Name: "ok", Command: []string{self, "bridge", "ok"}, Env: os.Environ(), Sockets: dir,
+		}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			b.Fatal(err)
+		}
+		in.Stop(b.Context())
+	}
+}
+
+func BenchmarkSpawn(b *testing.B) {
+	self, err := os.Executable()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if err := exec.Command(self, "bridge", "silent").Run(); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
