@@ -78,18 +78,19 @@ func salvage(dir string) (bridges.Receipt, error) {
 	if err != nil {
 		return bridges.Receipt{}, fmt.Errorf("boot id: %w", err)
 	}
-	r := bridges.Receipt{}
+	r, why := bridges.Receipt{}, "the keeper was killed, and the agent with it"
 	if record.Boot == "" || record.Boot == boot {
 		r = sweep(spec.SessionID, record.Agent)
-		r.Notes = append(r.Notes, "the keeper was killed: only processes with the session's mark could be found")
+		r.Notes = []string{"the keeper was killed: only processes with the session's mark could be found"}
 	} else {
-		r.Notes = append(r.Notes, "the machine was started anew")
+		why = "the machine was started anew"
+		r.Notes = []string{why}
 	}
 	exitPath := filepath.Join(dir, folder.Exit)
 	var exit bridges.Exit
 	if err := folder.ReadJSON(exitPath, &exit); err != nil {
 		exit = bridges.Exit{
-			Code: -1, Signal: killSignal.String(), At: time.Now(), Ordered: "the keeper was killed, and the agent with it",
+			Code: -1, Signal: killSignal.String(), At: time.Now(), Ordered: why,
 			Stderr: folder.Tail(filepath.Join(dir, folder.Err), folder.StderrTail),
 		}
 		if err := folder.WriteJSON(exitPath, exit); err != nil {

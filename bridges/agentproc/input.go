@@ -210,8 +210,16 @@ func (p *Proc) push(ctx context.Context, frame []byte) (int, error) {
 	in := &p.input
 	deadline, _ := ctx.Deadline() // the zero time is none
 	_ = in.fifo.SetWriteDeadline(deadline)
-	stop := context.AfterFunc(ctx, in.interrupt)
-	defer stop()
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(interrupted)
+		in.interrupt()
+	})
+	defer func() {
+		if !stop() {
+			<-interrupted // or it would hit the next frame
+		}
+	}()
 	if _, ended := p.Exit(); ended { // before its interrupt could be seen
 		return 0, p.endedError(nil)
 	}
@@ -233,8 +241,8 @@ func (p *Proc) pushError(ctx context.Context, err error, n, size int) error {
 		return p.endedError(err)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
+		if err = context.Cause(ctx); err == nil { // the file's clock was a little earlier
+			err = context.DeadlineExceeded
 		}
 		kind := bridges.KindTimeout
 		if errors.Is(err, context.Canceled) {

@@ -1,9 +1,12 @@
+//go:build unix
+
 package agentproc
 
 import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -95,19 +98,24 @@ func TestB20AgentEndsBeforeReading(t *testing.T) {
 }
 
 func TestWriteToAnAgentThatDoesNotRead(t *testing.T) {
+	linuxOnly(t)
 	t.Parallel()
 	p := start(t, newRunner(t), program(t, "/bin/cat"))
 	agent := p.record.Agent
 	if err := proctree.Signal(agent, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "the agent is stopped", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", agent.PID))
+		return err == nil && strings.Contains(string(stat), ") T ")
+	})
 	big := append(bytes.Repeat([]byte("b"), 1<<20), '\n')
 	short := func() context.Context {
-		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		t.Cleanup(cancel)
 		return ctx
 	}
-	wantKind(t, p.Write(short(), big), bridges.KindTimeout, "does not read its input")
+	wantKind(t, p.Write(short(), big), bridges.KindTimeout, "does not read its input", context.DeadlineExceeded.Error())
 	wantKind(t, p.Write(short(), []byte("lost\n")), bridges.KindTimeout, "0 of 5 bytes")
 	cancelled, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(50*time.Millisecond, cancel)

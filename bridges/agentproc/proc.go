@@ -2,7 +2,6 @@ package agentproc
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -236,7 +235,7 @@ func (p *Proc) Release() {
 
 // StopOptions say how to end a tree.
 type StopOptions struct {
-	Reason    string        // for the record
+	Reason    string        // for the record; a long one is cut
 	Grace     time.Duration // how long to wait at each step between asking and killing; 0 = 2 s
 	Interrupt bool          // begin with SIGINT
 }
@@ -291,10 +290,7 @@ func (p *Proc) Stop(ctx context.Context, o StopOptions) (bridges.Receipt, error)
 
 // order hands an order to the keeper.
 func (p *Proc) order(ctx context.Context, o folder.Order) error {
-	for len(o.Reason) > folder.MaxOrder/4 { // escaped it may be several times as long
-		o.Reason = o.Reason[:folder.MaxOrder/4]
-	}
-	line, err := json.Marshal(o)
+	line, err := o.Line()
 	if err != nil {
 		return err
 	}
@@ -308,7 +304,7 @@ func (p *Proc) order(ctx context.Context, o folder.Order) error {
 		deadline = d
 	}
 	_ = f.SetWriteDeadline(deadline) // where files have none, a write never waits
-	if _, err := f.Write(append(line, '\n')); err != nil {
+	if _, err := f.Write(line); err != nil {
 		return fmt.Errorf("the keeper does not take orders: %w", err)
 	}
 	return nil

@@ -1,3 +1,5 @@
+//go:build unix
+
 package agentproc
 
 import (
@@ -92,8 +94,7 @@ func TestStartIsCutShort(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t)
 	spec := program(t, "/bin/cat")
-	spec.Keeper = []string{"/bin/sleep", "1000"} // never answers; "keep" is no number, though
-	spec.Keeper = []string{"/bin/sh", "-c", "exec sleep 1000"}
+	spec.Keeper = []string{"/bin/sh", "-c", "exec sleep 1000"} // never answers
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := r.Start(ctx, spec); !errors.Is(err, context.DeadlineExceeded) {
@@ -173,6 +174,79 @@ func TestEnvironmentIsNotStored(t *testing.T) {
 	for _, name := range []string{"environ", "cmdline"} {
 		if data, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", keeper, name)); err == nil && strings.Contains(string(data), "xyzzy") {
 			t.Errorf("the keeper's %s holds the value", name)
+		}
+	}
+}
+
+// Files that were open in whoever started us are no business of the agent's.
+func TestInheritedFilesAreClosed(t *testing.T) {
+	linuxOnly(t)
+	t.Parallel()
+	spec := script(t, `for f in 3 4 5 6 7 8 9; do if (: >&$f) 2>/dev/null || (: <&$f) 2>/dev/null; then echo $f; fi; done; echo end; read x`)
+	leak := filepath.Join(t.TempDir(), "leak")
+	spec.Keeper = slices.Concat([]string{"/bin/sh", "-c", `exec 9>"$0"; exec "$@"`, leak}, spec.Keeper)
+	p := start(t, newRunner(t), spec)
+	if got := frame(t, p.Reader(0)); got != "end" {
+		t.Errorf("the agent has file %s", got)
+	}
+	if target, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/9", p.record.Keeper.PID)); err == nil && target == leak {
+		t.Error("the keeper has the leaked file")
+	}
+	if _, err := os.Stat(leak); err != nil {
+		t.Fatal("nothing was leaked: ", err)
+	}
+}
+
+func TestKeeperIsAskedToEnd(t *testing.T) {
+	t.Parallel()
+	p := start(t, newRunner(t), program(t, "/bin/cat"))
+	if err := proctree.Signal(p.record.Keeper, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-p.Exited()
+	if e, _ := p.Exit(); !strings.Contains(e.Ordered, "the keeper was asked to end") {
+		t.Errorf("exit %+v", e)
+	}
+}
+
+// Records of an earlier boot, or of a process whose pid was taken over, are no
+// licence to kill. Both records here name the test itself.
+func TestSalvageKillsNoStranger(t *testing.T) {
+	linuxOnly(t)
+	t.Parallel()
+	self, err := proctree.Lookup(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	boot, err := proctree.BootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRunner(t)
+	for name, c := range map[string]struct {
+		record folder.KeeperRecord
+		why    string
+	}{
+		"another boot":    {folder.KeeperRecord{Boot: "another", Agent: self.ID}, "started anew"},
+		"another process": {folder.KeeperRecord{Boot: boot, Agent: proctree.ID{PID: self.PID, Start: self.Start - 1}}, "keeper was killed"},
+	} {
+		spec := program(t, "/bin/cat")
+		if err := errors.Join(
+			os.Mkdir(spec.Dir, 0o700),
+			lay(spec, folder.SpecRecord{SessionID: spec.SessionID}),
+			folder.WriteJSON(filepath.Join(spec.Dir, folder.Keeper), c.record),
+		); err != nil {
+			t.Fatal(err)
+		}
+		p, err := r.Attach(limit(t), spec.Dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e, ok := p.Exit(); !ok || !strings.Contains(e.Ordered, c.why) {
+			t.Errorf("%s: exit %+v, %v", name, e, ok)
+		}
+		if receipt, err := p.Stop(limit(t), StopOptions{}); err != nil || receipt.EndedCount != 0 || receipt.Proven {
+			t.Errorf("%s: %+v, %v", name, receipt, err)
 		}
 	}
 }

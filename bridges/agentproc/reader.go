@@ -17,6 +17,9 @@ const (
 	blockSize = 64 << 10
 	// longFrom is the size from which a frame gets memory of its own.
 	longFrom = blockSize / 2
+	// firstLook is when a waiting Reader first looks without having been woken; the
+	// pause then doubles up to lookEvery.
+	firstLook = 50 * time.Millisecond
 )
 
 // Frame is one line of the agent's output.
@@ -110,7 +113,7 @@ func (r *Reader) fill(ctx context.Context) (int, error) {
 // read reads output at off, and waits for it. It returns at least one byte, or an
 // error, which is io.EOF when the agent has ended.
 func (r *Reader) read(ctx context.Context, b []byte, off int64) (int, error) {
-	for {
+	for pause := firstLook; ; pause = min(2*pause, lookEvery) {
 		// In this order: what is written before the exit is seen is read.
 		_, ended := r.p.Exit()
 		change := r.p.change()
@@ -129,23 +132,24 @@ func (r *Reader) read(ctx context.Context, b []byte, off int64) (int, error) {
 		if ended {
 			return 0, io.EOF
 		}
-		if err := r.wait(ctx, change); err != nil {
+		if err := r.wait(ctx, change, pause); err != nil {
 			return 0, err
 		}
 	}
 }
 
-// wait waits for a reason to look at the spool again.
-func (r *Reader) wait(ctx context.Context, change <-chan struct{}) error {
+// wait waits for a reason to look at the spool again, at most for the pause: there
+// are file systems whose changes are not announced.
+func (r *Reader) wait(ctx context.Context, change <-chan struct{}, pause time.Duration) error {
 	if r.idle == nil {
-		r.idle = time.NewTimer(lookEvery)
+		r.idle = time.NewTimer(pause)
 	} else {
-		r.idle.Reset(lookEvery)
+		r.idle.Reset(pause)
 	}
 	select {
 	case <-change:
 	case <-r.p.exited:
-	case <-r.idle.C: // changes may not be announced here
+	case <-r.idle.C:
 	case <-r.p.released:
 		return fs.ErrClosed
 	case <-ctx.Done():

@@ -70,6 +70,11 @@ func configure(spec Spec) (folder.Config, error) {
 	if len(spec.Command) == 0 || !filepath.IsAbs(spec.Command[0]) {
 		return invalid("command %q does not begin with an absolute path", spec.Command)
 	}
+	for _, text := range slices.Concat(spec.Command, spec.Env) {
+		if strings.Contains(text, "\x00") {
+			return invalid("an argument or variable with a zero byte in it")
+		}
+	}
 	if st, err := os.Stat(spec.Cwd); err != nil || !st.IsDir() || !filepath.IsAbs(spec.Cwd) {
 		if err == nil {
 			err = errors.New("it is no folder, or its path is not absolute")

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/subspan-dev/subspan/bridges/agentproc/internal/confine"
@@ -91,9 +92,20 @@ type Order struct {
 	CloseInput bool          `json:"close_input,omitempty"`
 }
 
-// MaxOrder keeps an order's line below PIPE_BUF of every system, so that lines of
+// maxOrder keeps an order's line below PIPE_BUF of every system, so that lines of
 // several writers never mix.
-const MaxOrder = 500
+const maxOrder = 500
+
+// Line returns the order as a line of its own, with as much of the reason as fits.
+func (o Order) Line() ([]byte, error) {
+	for {
+		line, err := json.Marshal(o)
+		if err != nil || len(line) < maxOrder {
+			return append(line, '\n'), err
+		}
+		o.Reason = strings.ToValidUTF8(o.Reason[:len(o.Reason)*3/4], "")
+	}
+}
 
 // WriteJSON replaces the file with v as JSON: a reader sees the old file, the new
 // one or none, never a part.

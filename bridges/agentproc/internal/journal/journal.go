@@ -1,8 +1,7 @@
 // Package journal is the record of what a bridge wrote to its agent: one file, one
 // writer, any number of readers.
 //
-// A record is a fixed header, with a checksum over itself and the body, and the
-// body. A frame's record is appended before the frame is written to the agent and
+// A record is a fixed header and a body, each with a checksum. A frame's record is appended before the frame is written to the agent and
 // a commit's after. A writer killed in between leaves a last record that is short;
 // its frame never reached the agent, and the next writer cuts it off. A record
 // that is whole but wrong is damage, which is reported and never cut.
@@ -19,8 +18,8 @@ import (
 )
 
 const (
-	headerSize = 28
-	// MaxFrame bounds one frame, so that a damaged length cannot ask for all memory.
+	headerSize = 32
+	// MaxFrame bounds one frame.
 	MaxFrame = 256 << 20
 	// rewriteFrom is the size from which dropping records also frees their space.
 	rewriteFrom = 256 << 10
@@ -109,8 +108,8 @@ func (j *Journal) Void(seq uint64) error { return j.put(voidKind, seq, 0, nil) }
 func (j *Journal) put(k kind, seq uint64, off int64, body []byte) error {
 	record := encode(k, seq, off, body)
 	if _, err := j.f.WriteAt(record, j.size); err != nil {
-		// Whatever was written of it lies beyond size and is written over next time.
-		return fmt.Errorf("journal: %w", err)
+		// A part of it must not stay behind the next, shorter record.
+		return fmt.Errorf("journal: %w", errors.Join(err, j.f.Truncate(j.size)))
 	}
 	j.size += int64(len(record))
 	return nil
@@ -149,18 +148,20 @@ func (j *Journal) Drop(seq uint64) error {
 // Close closes the file.
 func (j *Journal) Close() error { return j.f.Close() }
 
-// encode lays a record out: length of the body, checksum of all that follows, kind,
-// seq, offset, body.
+// encode lays a record out: checksum of the rest of the header, length of the body,
+// kind, seq, offset, checksum of the body, body.
 func encode(k kind, seq uint64, off int64, body []byte) []byte {
 	b := make([]byte, headerSize, headerSize+len(body))
-	binary.LittleEndian.PutUint32(b[0:], uint32(len(body)))
+	binary.LittleEndian.PutUint32(b[4:], uint32(len(body)))
 	binary.LittleEndian.PutUint32(b[8:], uint32(k))
 	binary.LittleEndian.PutUint64(b[12:], seq)
 	binary.LittleEndian.PutUint64(b[20:], uint64(off))
-	b = append(b, body...)
-	binary.LittleEndian.PutUint32(b[4:], crc32.Checksum(b[8:], crc32.MakeTable(crc32.Castagnoli)))
-	return b
+	binary.LittleEndian.PutUint32(b[28:], checksum(body))
+	binary.LittleEndian.PutUint32(b[0:], checksum(b[4:headerSize]))
+	return append(b, body...)
 }
+
+func checksum(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
 
 // scan reads the whole file. It returns the frames after seq, the newest Seq of
 // all, and where the last whole record ends.
@@ -176,10 +177,12 @@ func scan(f *os.File, after uint64) (records []Record, last uint64, end int64, e
 		if _, err := io.ReadFull(in, header); err != nil {
 			return nil, 0, 0, fmt.Errorf("journal: %w", err)
 		}
-		length := int64(binary.LittleEndian.Uint32(header))
-		if length > MaxFrame {
-			return nil, 0, 0, fmt.Errorf("%w: impossible length at %d", ErrDamaged, end)
+		// A writer that dies leaves a beginning, so a whole header is a right one: a
+		// wrong length must not pass for a torn end.
+		if checksum(header[4:]) != binary.LittleEndian.Uint32(header) {
+			return nil, 0, 0, fmt.Errorf("%w: wrong header at %d", ErrDamaged, end)
 		}
+		length := int64(binary.LittleEndian.Uint32(header[4:]))
 		if size-end-headerSize < length {
 			break // cut short by the death of its writer
 		}
@@ -190,9 +193,8 @@ func scan(f *os.File, after uint64) (records []Record, last uint64, end int64, e
 		k := kind(binary.LittleEndian.Uint32(header[8:]))
 		seq := binary.LittleEndian.Uint64(header[12:])
 		off := int64(binary.LittleEndian.Uint64(header[20:]))
-		sum := crc32.Update(crc32.Checksum(header[8:], crc32.MakeTable(crc32.Castagnoli)), crc32.MakeTable(crc32.Castagnoli), body)
-		if sum != binary.LittleEndian.Uint32(header[4:]) {
-			return nil, 0, 0, fmt.Errorf("%w: wrong checksum at %d", ErrDamaged, end)
+		if checksum(body) != binary.LittleEndian.Uint32(header[28:]) {
+			return nil, 0, 0, fmt.Errorf("%w: wrong body at %d", ErrDamaged, end)
 		}
 		end += headerSize + length
 		newest := len(records) - 1 // commits and voids are of the newest frame

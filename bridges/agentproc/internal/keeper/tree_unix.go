@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -47,10 +48,34 @@ func newTree(session string) (*tree, error) {
 	}, nil
 }
 
+// closeInherited closes the files that were open in whoever started our starter and
+// leaked to us. An open file is a right, which no sandbox takes back, and a pipe
+// that we hold open never ends for its reader. Files of our own runtime are marked
+// to be closed on exec; leaked ones are not.
+func closeInherited() error {
+	unix.CloseOnExec(LockFD) // or the agent would hold the lock
+	files, err := os.ReadDir("/dev/fd")
+	if err != nil {
+		return fmt.Errorf("looking for inherited files: %w", err)
+	}
+	for _, f := range files {
+		fd, err := strconv.Atoi(f.Name())
+		if err != nil || fd <= LockFD {
+			continue
+		}
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			_ = unix.Close(fd)
+		}
+	}
+	return nil
+}
+
 // listen opens the orders and the agent's input. Both stay open for writing, so
 // that neither the agent nor we see an end because a bridge came or went.
 func (k *keeper) listen() error {
-	unix.CloseOnExec(LockFD) // or the agent would hold the lock
+	if err := closeInherited(); err != nil {
+		return err
+	}
 	orders, err := folder.OpenInlet(filepath.Join(k.dir, folder.Orders))
 	if err != nil {
 		return err
@@ -136,6 +161,10 @@ func (k *keeper) execError(err error) error {
 	if st, cwdErr := os.Stat(k.spec.Cwd); cwdErr != nil || !st.IsDir() || unix.Access(k.spec.Cwd, unix.X_OK) != nil {
 		return bridges.Errorf(bridges.KindInvalidArgument, "the working folder %s cannot be entered: %w", k.spec.Cwd, err).
 			WithNext("give a working folder that exists and may be entered")
+	}
+	if errors.Is(err, unix.E2BIG) {
+		return bridges.Errorf(bridges.KindInvalidArgument, "arguments and environment are too long: %w", err).
+			WithNext("hand over long texts as input, not as arguments")
 	}
 	return bridges.Errorf(bridges.KindAgentMissing, "%s cannot be run: %w", k.spec.Command[0], err).
 		WithNext("check that it is an executable for this machine; a script's interpreter may be missing")
