@@ -34,19 +34,20 @@ type turn struct {
 // block is one piece of a prompt.
 type block struct{ Type, Text, URI string }
 
+// taskText returns what an agent without a model can act on: the last piece of text.
+// What stands before it, such as a role's instructions, is for a model to weigh.
 func taskText(blocks []block) (string, error) {
-	var parts []string
+	task := ""
 	for _, b := range blocks {
 		switch b.Type {
 		case "text":
-			parts = append(parts, b.Text)
+			task = b.Text
 		case "resource_link":
-			parts = append(parts, b.URI)
 		default:
 			return "", errf(codeInvalidParams, "a prompt may hold text and resource_link, not %q", b.Type)
 		}
 	}
-	return strings.Join(parts, "\n"), nil
+	return task, nil
 }
 
 // prompt starts a turn. The reply to m is sent when the turn ends, unless prompt

@@ -101,14 +101,14 @@ func kill9(t testing.TB, pid int) {
 func atWork(t testing.TB, dir string) {
 	t.Helper()
 	await(t, "the agent at work", func() bool {
-		_, err := os.Stat(filepath.Join(dir, "work", "begun"))
+		_, err := os.Stat(filepath.Join(dir, "work", "begun.txt"))
 		return err == nil
 	})
 }
 
 func TestPluginKilledMidTurn(t *testing.T) {
 	dir, _ := home(t)
-	c := start(t, dir, "run", "--agent", "demo", "--json", "write begun yes; sleep 3; say the answer")
+	c := start(t, dir, "run", "--agent", "demo", "--json", "write begun.txt yes; sleep 3; say the answer")
 	atWork(t, dir)
 	kill9(t, find(t, dir, "bridge", "acp"))
 	code, r := c.finish(t)
@@ -124,7 +124,7 @@ func TestCallerKilledMidTurn(t *testing.T) {
 	}{{"agent still at work", 0}, {"agent has finished", 4 * time.Second}} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir, _ := home(t)
-			c := start(t, dir, "run", "--agent", "demo", "write begun yes; sleep 2; say the answer")
+			c := start(t, dir, "run", "--agent", "demo", "write begun.txt yes; sleep 2; say the answer")
 			atWork(t, dir)
 			kill9(t, c.Process.Pid)
 			_ = c.Wait()
@@ -134,7 +134,7 @@ func TestCallerKilledMidTurn(t *testing.T) {
 			if code != 0 || r.Status != "completed" || !strings.Contains(r.Text, "the answer") {
 				t.Errorf("exit %d: %+v", code, r)
 			}
-			if code, r := run(t, dir, "submit", "--json", id, "history"); code != 0 || !strings.Contains(r.Text, "begun") {
+			if code, r := run(t, dir, "submit", "--json", id, "history"); code != 0 || !strings.Contains(r.Text, "begun.txt") {
 				t.Errorf("the next turn: exit %d: %+v", code, r)
 			}
 		})
@@ -143,7 +143,7 @@ func TestCallerKilledMidTurn(t *testing.T) {
 
 func TestB05HostKilledLeavesNoPlugin(t *testing.T) {
 	dir, _ := home(t)
-	c := start(t, dir, "run", "--agent", "demo", "write begun yes; sleep 60")
+	c := start(t, dir, "run", "--agent", "demo", "write begun.txt yes; sleep 60")
 	atWork(t, dir)
 	plugin := find(t, dir, "bridge", "acp")
 	kill9(t, c.Process.Pid)
@@ -176,7 +176,7 @@ func TestB65AgentKilledIsFailedForEveryVerb(t *testing.T) {
 func TestB01B02StopEndsEscapedChildren(t *testing.T) {
 	dir, _ := home(t)
 	canary := filepath.Join(dir, "work", "canary")
-	c := start(t, dir, "run", "--agent", "demo", "--permission", "full", "fork-child "+canary+"; write begun yes; sleep 60")
+	c := start(t, dir, "run", "--agent", "demo", "--permission", "full", "fork-child "+canary+"; write begun.txt yes; sleep 60")
 	atWork(t, dir)
 	id := onlySession(t, dir)
 	code, _ := run(t, dir, "stop", "--json", id)
@@ -212,7 +212,7 @@ func grown(t testing.TB, path string) int64 {
 
 func TestInterruptStopsTheTurn(t *testing.T) {
 	dir, _ := home(t)
-	c := start(t, dir, "run", "--agent", "demo", "--json", "write begun yes; sleep 60")
+	c := start(t, dir, "run", "--agent", "demo", "--json", "write begun.txt yes; sleep 60")
 	atWork(t, dir)
 	if err := c.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
