@@ -116,7 +116,7 @@ func (m *minder) force() {
 	m.forced = true
 	m.mu.Unlock()
 	_, err := m.r.proc.Stop(m.ctx, agentproc.StopOptions{
-		Reason: fmt.Sprintf("it did not stop within %v of being interrupted", m.r.waits.cancel), Interrupt: true,
+		Reason: fmt.Sprintf("it did not stop within %v of being interrupted", m.r.waits.cancel), Interrupt: true, Grace: m.r.waits.cancel / 5,
 	})
 	if err != nil && m.ctx.Err() == nil {
 		m.r.log.Warn("claude could not be ended", "error", err)

@@ -193,7 +193,8 @@ func (f *failure) error(models []string) *bridges.Error {
 	switch {
 	case strings.HasPrefix(text, "No conversation found"):
 		return bridges.Errorf(bridges.KindSessionGone, "%s", text).WithNext("start a new session")
-	case f.Class == "authentication_failed", f.Class == "oauth_org_not_allowed", f.Status == 401, f.Status == 403:
+	case f.Class == "authentication_failed", f.Class == "oauth_org_not_allowed",
+		f.Class == "" && (f.Status == 401 || f.Status == 403):
 		return bridges.Errorf(bridges.KindAuthRequired, "%s", text).
 			WithNext("run `claude` and /login in a terminal, or set ANTHROPIC_API_KEY")
 	case f.Class == "billing_error", f.Status == 402, f.Reset != "",
