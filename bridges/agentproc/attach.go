@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"syscall"
 	"time"
 
@@ -15,8 +14,6 @@ import (
 	"github.com/subspan-dev/subspan/bridges/agentproc/internal/folder"
 	"github.com/subspan-dev/subspan/bridges/agentproc/internal/proctree"
 )
-
-const killSignal = syscall.SIGKILL
 
 // ErrNoProcess says that a folder holds no agent's process, running or ended.
 var ErrNoProcess = errors.New("no agent's process")
@@ -90,7 +87,7 @@ func salvage(dir string) (bridges.Receipt, error) {
 	var exit bridges.Exit
 	if err := folder.ReadJSON(exitPath, &exit); err != nil {
 		exit = bridges.Exit{
-			Code: -1, Signal: killSignal.String(), At: time.Now(), Ordered: why,
+			Code: -1, Signal: syscall.SIGKILL.String(), At: time.Now(), Ordered: why,
 			Stderr: folder.Tail(filepath.Join(dir, folder.Err), folder.StderrTail),
 		}
 		if err := folder.WriteJSON(exitPath, exit); err != nil {
@@ -128,41 +125,18 @@ func sweep(session string, agent proctree.ID) bridges.Receipt {
 	left := find()
 	for pause := time.Millisecond; len(left) > 0 && time.Now().Before(deadline); pause = min(2*pause, 50*time.Millisecond) {
 		for _, p := range left {
-			_ = proctree.Signal(p.ID, killSignal)
+			_ = proctree.Signal(p.ID, syscall.SIGKILL)
 		}
 		time.Sleep(pause)
 		left = find()
 	}
-	var r bridges.Receipt
-	lives := map[proctree.ID]bool{}
-	for _, p := range left {
-		if !lives[p.ID] {
-			lives[p.ID] = true
-			r.Survived = append(r.Survived, contractProcess(p))
-		}
-	}
-	for id, p := range seen {
-		if !lives[id] {
-			r.Ended = append(r.Ended, contractProcess(p))
-		}
-	}
-	r.EndedCount, r.SurvivedCount = len(r.Ended), len(r.Survived)
-	r.Ended, r.Survived = r.Ended[:min(64, len(r.Ended))], r.Survived[:min(64, len(r.Survived))]
-	return r
+	return proctree.Receipt(seen, left)
 }
 
 func readReceipt(dir string) (bridges.Receipt, error) {
 	var r bridges.Receipt
 	err := folder.ReadJSON(filepath.Join(dir, folder.Receipt), &r)
 	return r, err
-}
-
-func contractProcess(p proctree.Process) bridges.Process {
-	d := bridges.Process{PID: p.PID, Command: p.Command}
-	if runtime.GOOS == "linux" {
-		d.Start = p.Start
-	}
-	return d
 }
 
 // Remove removes the folder of a session whose process has ended, with all that is
@@ -237,11 +211,18 @@ func Ancestor(pid int, known func(sessionID, dir string) bool) (sessionID, dir s
 		if cwd, err := proctree.Cwd(pid); err == nil {
 			var record folder.KeeperRecord
 			err := folder.ReadJSON(filepath.Join(cwd, folder.Keeper), &record)
-			if err == nil && record.Keeper == p.ID && record.Boot == boot && known(record.SessionID, cwd) {
-				return record.SessionID, cwd, true
+			if err == nil && record.Keeper == p.ID && record.Boot == boot && same(cwd, record.Dir) && known(record.SessionID, record.Dir) {
+				return record.SessionID, record.Dir, true
 			}
 		}
 		pid = p.Parent
 	}
 	return mark, "", false
+}
+
+// same reports whether both paths lead to the same folder.
+func same(a, b string) bool {
+	x, errA := os.Stat(a)
+	y, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(x, y)
 }

@@ -220,8 +220,12 @@ func (p *Proc) push(ctx context.Context, frame []byte) (int, error) {
 			<-interrupted // or it would hit the next frame
 		}
 	}()
-	if _, ended := p.Exit(); ended { // before its interrupt could be seen
+	// Both may have come before there was a deadline for them to change.
+	if _, ended := p.Exit(); ended {
 		return 0, p.endedError(nil)
+	}
+	if p.isReleased() {
+		return 0, fs.ErrClosed
 	}
 	if in.torn {
 		if _, err := in.fifo.Write([]byte{'\n'}); err != nil {
@@ -239,6 +243,9 @@ func (p *Proc) push(ctx context.Context, frame []byte) (int, error) {
 func (p *Proc) pushError(ctx context.Context, err error, n, size int) error {
 	if _, ended := p.Exit(); ended || errors.Is(err, syscall.EPIPE) {
 		return p.endedError(err)
+	}
+	if p.isReleased() {
+		return fs.ErrClosed
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		if err = context.Cause(ctx); err == nil { // the file's clock was a little earlier

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/subspan-dev/subspan/bridges"
@@ -176,7 +177,8 @@ func (p *Proc) Exit() (bridges.Exit, bool) {
 	}
 }
 
-// Stderr returns the end of the agent's stderr, at most 8 KiB.
+// Stderr returns the end of the agent's stderr, at most 8 KiB. Like the output it may
+// hold secrets.
 func (p *Proc) Stderr() string { return folder.Tail(p.at(folder.Err), folder.StderrTail) }
 
 // Size is where the agent's output ends now.
@@ -199,10 +201,8 @@ func (p *Proc) Hold() bridges.Hold {
 
 // Processes names the keeper and the agent, whether they still live or not.
 func (p *Proc) Processes() (keeper, agent bridges.Process) {
-	return describe(p.record.Keeper), describe(p.record.Agent)
+	return proctree.Process{ID: p.record.Keeper}.Contract(), proctree.Process{ID: p.record.Agent}.Contract()
 }
-
-func describe(id proctree.ID) bridges.Process { return contractProcess(proctree.Process{ID: id}) }
 
 // Consumed says that the output before off is not needed any more, by this process
 // or by a later one: its space is freed, a piece at a time. Call it after the
@@ -231,6 +231,15 @@ func (p *Proc) Release() {
 		p.input.close()
 		_ = p.out.Close()
 	})
+}
+
+func (p *Proc) isReleased() bool {
+	select {
+	case <-p.released:
+		return true
+	default:
+		return false
+	}
 }
 
 // StopOptions say how to end a tree.
@@ -279,7 +288,7 @@ func (p *Proc) Stop(ctx context.Context, o StopOptions) (bridges.Receipt, error)
 			return bridges.Receipt{}, bridges.Errorf(bridges.KindTimeout, "the agent's tree is being ended: %w", context.Cause(ctx)).
 				WithNext("stop it again to get the receipt").AsRetryable()
 		case <-patience.C:
-			if err := proctree.Signal(p.record.Keeper, killSignal); err != nil && !errors.Is(err, proctree.ErrGone) {
+			if err := proctree.Signal(p.record.Keeper, syscall.SIGKILL); err != nil && !errors.Is(err, proctree.ErrGone) {
 				return bridges.Receipt{}, fmt.Errorf("the keeper neither works nor dies: %w", err)
 			}
 		case <-change:

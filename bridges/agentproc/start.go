@@ -28,6 +28,10 @@ func (r *Runner) Start(ctx context.Context, spec Spec) (*Proc, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if !filepath.IsAbs(spec.Dir) {
+		return nil, bridges.Errorf(bridges.KindInvalidArgument, "session folder %q is not absolute", spec.Dir)
+	}
+	spec.Dir = filepath.Clean(spec.Dir)
 	if err := os.MkdirAll(spec.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the session's folder: %w", err)
 	}
@@ -63,9 +67,6 @@ func configure(spec Spec) (folder.Config, error) {
 	}
 	if spec.SessionID == "" || strings.ContainsAny(spec.SessionID, "\x00\n") {
 		return invalid("session id %q cannot mark processes", spec.SessionID)
-	}
-	if !filepath.IsAbs(spec.Dir) {
-		return invalid("session folder %q is not absolute", spec.Dir)
 	}
 	if len(spec.Command) == 0 || !filepath.IsAbs(spec.Command[0]) {
 		return invalid("command %q does not begin with an absolute path", spec.Command)

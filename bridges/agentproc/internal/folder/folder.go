@@ -76,6 +76,7 @@ type Status struct {
 type KeeperRecord struct {
 	Version   int         `json:"version"`
 	SessionID string      `json:"session_id"`
+	Dir       string      `json:"dir"` // the folder, as its starter named it
 	Boot      string      `json:"boot"`
 	Keeper    proctree.ID `json:"keeper"`
 	Agent     proctree.ID `json:"agent"`

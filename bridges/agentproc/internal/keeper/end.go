@@ -5,9 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"syscall"
 	"time"
 
-	"github.com/subspan-dev/subspan/bridges"
 	"github.com/subspan-dev/subspan/bridges/agentproc/internal/folder"
 	"github.com/subspan-dev/subspan/bridges/agentproc/internal/proctree"
 )
@@ -18,8 +18,6 @@ const (
 	afterExit = 2 * time.Second
 	// killFor is how long killing is tried before the survivors are named.
 	killFor = 5 * time.Second
-	// listed bounds the processes that a receipt names.
-	listed = 64
 )
 
 // ending is one end of a tree, from the first signal to the receipt.
@@ -68,7 +66,7 @@ func (k *keeper) end(o folder.Order) {
 	for len(left) > 0 {
 		e.await(time.Second, e.gone)
 		for _, p := range e.survey() {
-			_ = proctree.Signal(p.ID, killSignal)
+			_ = proctree.Signal(p.ID, syscall.SIGKILL)
 		}
 		if now := e.survey(); len(now) < len(left) {
 			left = now
@@ -173,7 +171,7 @@ func (e *ending) killAll() {
 	pause := time.Millisecond
 	for !e.gone() && time.Now().Before(deadline) {
 		for _, p := range e.survey() {
-			if proctree.Signal(p.ID, killSignal) == nil {
+			if proctree.Signal(p.ID, syscall.SIGKILL) == nil {
 				e.killed[p.ID] = true
 			}
 		}
@@ -187,38 +185,11 @@ func (e *ending) killAll() {
 
 // finish writes the receipt, with those who are left.
 func (e *ending) finish(left []proctree.Process) {
-	r := bridges.Receipt{
-		Exit: e.k.exit, Notes: e.notes,
-		Proven: runtime.GOOS == "linux" && len(left) == 0 && e.childless(),
-	}
-	lives := map[proctree.ID]bool{}
-	for _, p := range left {
-		lives[p.ID] = true
-		r.SurvivedCount++
-		if len(r.Survived) < listed {
-			r.Survived = append(r.Survived, Describe(p))
-		}
-	}
-	for id, p := range e.seen {
-		if lives[id] {
-			continue
-		}
-		r.EndedCount++
-		if len(r.Ended) < listed {
-			r.Ended = append(r.Ended, Describe(p))
-		}
-	}
+	r := proctree.Receipt(e.seen, left)
+	r.Exit, r.Notes = e.k.exit, e.notes
+	r.Proven = runtime.GOOS == "linux" && len(left) == 0 && e.childless()
 	if err := folder.WriteJSON(filepath.Join(e.k.dir, folder.Receipt), r); err != nil {
 		fmt.Fprintln(os.Stderr, "writing the receipt:", err)
 	}
 	folder.Wake(e.k.dir)
-}
-
-// Describe turns a process into the contract's form.
-func Describe(p proctree.Process) bridges.Process {
-	d := bridges.Process{PID: p.PID, Command: p.Command}
-	if runtime.GOOS == "linux" {
-		d.Start = p.Start
-	}
-	return d
 }

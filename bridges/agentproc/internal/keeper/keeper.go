@@ -131,7 +131,7 @@ func (k *keeper) record() error {
 		return err
 	}
 	return folder.WriteJSON(filepath.Join(k.dir, folder.Keeper), folder.KeeperRecord{
-		Version: folder.Version, SessionID: k.spec.SessionID, Boot: boot,
+		Version: folder.Version, SessionID: k.spec.SessionID, Dir: k.dir, Boot: boot,
 		Keeper: self.ID, Agent: k.tree.leader, Hold: k.tree.hold, Started: time.Now(),
 	})
 }

@@ -20,8 +20,6 @@ import (
 	"github.com/subspan-dev/subspan/bridges/agentproc/internal/proctree"
 )
 
-const killSignal = syscall.SIGKILL
-
 // LockFD is where the keeper inherits the folder's lock from its starter.
 const LockFD = 3
 
@@ -216,7 +214,7 @@ func (t *tree) terminate(id proctree.ID) { _ = proctree.Signal(id, syscall.SIGTE
 
 func (t *tree) kill() {
 	for _, p := range t.alive() {
-		_ = proctree.Signal(p.ID, killSignal)
+		_ = proctree.Signal(p.ID, syscall.SIGKILL)
 	}
 }
 

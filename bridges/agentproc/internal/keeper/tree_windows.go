@@ -19,8 +19,6 @@ import (
 	"github.com/subspan-dev/subspan/bridges/agentproc/internal/proctree"
 )
 
-const killSignal = syscall.SIGKILL
-
 // tree is the agent and everything below it. The keeper puts itself into a job
 // object, which everything that it starts inherits, and which ends with it.
 type tree struct {
@@ -145,11 +143,11 @@ func (t *tree) alive() []proctree.Process {
 // interrupt closes the agent's input: there is no signal to ask with.
 func (t *tree) interrupt() { _ = t.stdin.Close() }
 
-func (t *tree) terminate(id proctree.ID) { _ = proctree.Signal(id, killSignal) }
+func (t *tree) terminate(id proctree.ID) { _ = proctree.Signal(id, syscall.SIGKILL) }
 
 func (t *tree) kill() {
 	for _, p := range t.alive() {
-		_ = proctree.Signal(p.ID, killSignal)
+		_ = proctree.Signal(p.ID, syscall.SIGKILL)
 	}
 }
 
