@@ -212,7 +212,7 @@ func (r *Registry) openLog(id string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.Open(filepath.Join(r.dir(id), logFile))
+	f, err := os.Open(filepath.Join(r.Dir(id), logFile))
 	if err != nil {
 		return nil, failed("open log of session "+id, err)
 	}

@@ -10,7 +10,7 @@ import (
 // now. It lets go of the lock at once when it gets it, and by the time the caller
 // acts on the answer it may be another: only Lock decides.
 func (r *Registry) Driven(id string) bool {
-	f := flock.New(filepath.Join(r.dir(id), lockFile))
+	f := flock.New(filepath.Join(r.Dir(id), lockFile))
 	free, err := f.TryRLock()
 	if err != nil {
 		return false // no lock file: nobody ever drove it

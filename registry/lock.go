@@ -120,7 +120,7 @@ func (r *Registry) Lock(ctx context.Context, id string) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := r.dir(id)
+	dir := r.Dir(id)
 	// Look before locking: the lock file must not appear in what is no session.
 	if _, err := r.read(id); err != nil {
 		return nil, r.unreadable(id, err)

@@ -106,34 +106,22 @@ func (f *frames) at(off int64) (e Entry, why string, err error) {
 	if [2]byte(f.head[:2]) != frameMark || size > MaxEntry {
 		return Entry{}, "no entry begins here", nil
 	}
-	payload, err := readUpTo(f.r, off+frameHeader, size)
-	if err != nil {
+	// Memory for a size that may be made up is only taken when so much is there.
+	var last [1]byte
+	if n, err := f.r.ReadAt(last[:], off+frameHeader+size-1); n < 1 {
+		if err == io.EOF {
+			err = errIncomplete
+		}
 		return Entry{}, "", err
 	}
-	if int64(len(payload)) < size {
-		return Entry{}, "", errIncomplete
+	payload := make([]byte, size)
+	if n, err := f.r.ReadAt(payload, off+frameHeader); int64(n) < size {
+		return Entry{}, "", err
 	}
 	if frameSum(f.head[2:8], payload) != binary.LittleEndian.Uint32(f.head[8:]) {
 		return Entry{}, "checksum does not match", nil
 	}
 	return Entry{Offset: off, End: off + frameHeader + size, Type: f.head[2], Payload: payload}, "", nil
-}
-
-// readUpTo reads size bytes, or as many as there are. It does not trust size with
-// memory before it has seen that the bytes exist.
-func readUpTo(r io.ReaderAt, off, size int64) ([]byte, error) {
-	const trusted = 64 << 10
-	if size <= trusted {
-		b := make([]byte, size)
-		n, err := r.ReadAt(b, off)
-		if err == io.EOF {
-			err = nil
-		}
-		return b[:n], err
-	}
-	var buf bytes.Buffer
-	_, err := io.Copy(&buf, io.NewSectionReader(r, off, size))
-	return buf.Bytes(), err
 }
 
 // resync looks for the next frame that is whole, from an offset on. Without one it
@@ -178,8 +166,11 @@ func tail(r io.ReaderAt, from, size int64) (end int64, torn []byte, err error) {
 		case err == io.EOF:
 			return f.off, nil, nil
 		case errors.Is(err, errIncomplete):
-			torn, err := readUpTo(r, f.off, size-f.off)
-			return f.off, torn, err
+			torn := make([]byte, size-f.off)
+			if n, err := r.ReadAt(torn, f.off); n < len(torn) {
+				return 0, nil, fmt.Errorf("read log: %w", err)
+			}
+			return f.off, torn, nil
 		default:
 			return 0, nil, fmt.Errorf("read log: %w", err)
 		}

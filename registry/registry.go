@@ -90,10 +90,8 @@ func NewID() string {
 	return "s_" + strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))[:10]
 }
 
-func (r *Registry) dir(id string) string { return filepath.Join(r.sessions, id) }
-
 // Dir returns the folder of a session.
-func (r *Registry) Dir(id string) string { return r.dir(id) }
+func (r *Registry) Dir(id string) string { return filepath.Join(r.sessions, id) }
 
 // Create records a new session and returns it locked, with fence 1. An empty
 // rec.ID gets a NewID. It fails with KindInvalidArgument when the id is taken or
@@ -143,7 +141,7 @@ func (r *Registry) create(rec Record) (s *Session, err error) {
 	if err := syncDir(tmp); err != nil {
 		return nil, err
 	}
-	final := r.dir(rec.ID)
+	final := r.Dir(rec.ID)
 	var l *lock
 	if canRenameOpen {
 		// Locked before anybody can see it, so that nobody takes it for abandoned.
@@ -205,7 +203,7 @@ func (r *Registry) List() ([]Record, []Problem, error) {
 			good = append(good, recs[i])
 		case errors.Is(err, errVanished):
 		default:
-			problems = append(problems, Problem{ID: id, Path: r.dir(id), Err: err, Damaged: errors.Is(err, errDamaged)})
+			problems = append(problems, Problem{ID: id, Path: r.Dir(id), Err: err, Damaged: errors.Is(err, errDamaged)})
 		}
 	}
 	slices.SortFunc(good, func(a, b Record) int {
@@ -232,7 +230,7 @@ func (r *Registry) ids() ([]string, error) {
 var errVanished = errors.New("no such session")
 
 func (r *Registry) read(id string) (Record, error) {
-	dir := r.dir(id)
+	dir := r.Dir(id)
 	path := filepath.Join(dir, recordFile)
 	data, err := os.ReadFile(path)
 	if err == nil {
@@ -276,7 +274,7 @@ func (r *Registry) resolve(id string) (string, error) {
 	if !validID.MatchString(id) {
 		return "", badID(id)
 	}
-	if _, err := os.Lstat(r.dir(id)); err == nil {
+	if _, err := os.Lstat(r.Dir(id)); err == nil {
 		return id, nil
 	}
 	ids, err := r.ids()
@@ -328,7 +326,7 @@ func (r *Registry) unreadable(id string, err error) error {
 			WithNext("use the newer program, which wrote it")
 	case errors.Is(err, errDamaged):
 		return bridges.Errorf(bridges.KindInternal, "session %s: %w", id, err).
-			WithNext("repair %s by hand, or let the next start of the host set it aside", filepath.Join(r.dir(id), recordFile))
+			WithNext("repair %s by hand, or let the next start of the host set it aside", filepath.Join(r.Dir(id), recordFile))
 	}
 	return failed("read session "+id, err)
 }

@@ -203,7 +203,7 @@ func (r *Registry) ReadFile(id, name string) ([]byte, error) {
 	if !isOwnName(name) {
 		return nil, bridges.Errorf(bridges.KindInvalidArgument, "%q is no name for a session's file", name)
 	}
-	data, err := os.ReadFile(filepath.Join(r.dir(id), filepath.FromSlash(name)))
+	data, err := os.ReadFile(filepath.Join(r.Dir(id), filepath.FromSlash(name)))
 	if err != nil {
 		return nil, failed("read "+name+" of session "+id, err)
 	}
@@ -266,7 +266,7 @@ func (r *Registry) Quarantine(id string) (string, error) {
 	if !validID.MatchString(id) {
 		return "", badID(id)
 	}
-	dir := r.dir(id)
+	dir := r.Dir(id)
 	if info, err := os.Stat(dir); err == nil && info.IsDir() {
 		l, err := tryLock(dir)
 		if errors.Is(err, errHeld) {

@@ -418,7 +418,7 @@ func TestNativeRoleFiles(t *testing.T) {
 	if len(s.Problems()) > 0 {
 		t.Fatal(s.Problems())
 	}
-	type brief struct {
+	type outline struct {
 		Backend      string
 		Mode         ceiling.Mode
 		Delegation   bool
@@ -426,19 +426,19 @@ func TestNativeRoleFiles(t *testing.T) {
 		MaxDepth     int
 		Noted        []string
 	}
-	have := map[string]brief{}
+	have := map[string]outline{}
 	for _, r := range s.List() {
 		if r.Layer != User {
 			continue
 		}
-		b := brief{r.Backend, r.Mode, r.AllowDelegation, r.Instructions, r.Limits.MaxDepth, nil}
+		b := outline{r.Backend, r.Mode, r.AllowDelegation, r.Instructions, r.Limits.MaxDepth, nil}
 		for _, n := range r.Notes {
 			key, _, _ := strings.Cut(n, ":")
 			b.Noted = append(b.Noted, key)
 		}
 		have[r.ID] = b
 	}
-	want := map[string]brief{
+	want := map[string]outline{
 		"explore":    {"", ceiling.Readonly, false, "You are an exploration agent.", 1, []string{"overrides.toolFilter", "limits.maxDepth", "backend"}},
 		"codex-full": {"codex", ceiling.Full, true, "You are the engineering agent.", 0, nil},
 		"general":    {"", ceiling.Full, true, "You are the general-purpose agent.", 0, nil},
