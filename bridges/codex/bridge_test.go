@@ -24,6 +24,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(fakeEnv) == "1" {
 		fakeMain()
 	}
+	if os.Getenv(mcpEnv) == "1" {
+		mcpMain()
+	}
 	if spec := os.Getenv(hostEnv); spec != "" {
 		hostMain(spec)
 	}

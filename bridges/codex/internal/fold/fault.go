@@ -83,7 +83,7 @@ func (f *Fault) AsError(agent bridges.Agent, model string) *bridges.Error {
 		return of(bridges.KindAgentFailed).WithNext("the provider declined the task; word it differently or use another agent")
 	case f.Code == "httpConnectionFailed" && f.Status == 0:
 		return of(bridges.KindAgentFailed).AsRetryable().WithNext("check that the model's server can be reached from here, then submit the task again")
-	case f.Status >= 500, slices.Contains([]string{"serverOverloaded", "internalServerError", "flexUnavailable", "policyCapacityUnavailable",
+	case f.Status >= 500, f.says("stream disconnected"), slices.Contains([]string{"serverOverloaded", "internalServerError", "flexUnavailable", "policyCapacityUnavailable",
 		"responseStreamDisconnected", "responseStreamConnectionFailed", "responseTooManyFailedAttempts"}, f.Code):
 		return of(bridges.KindAgentFailed).AsRetryable().WithNext("the provider has trouble; submit the task again later")
 	}

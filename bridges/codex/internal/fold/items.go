@@ -1,6 +1,7 @@
 package fold
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -106,7 +107,7 @@ func (t *Turn) failure(e *emitter, params []byte) {
 		text += ": " + fl.Details
 	}
 	if fl.unauthorized() {
-		t.Unauthed, t.Last = t.Unauthed+1, text
+		t.Unauthed, t.Last = t.Unauthed+1, cmp.Or(fl.Details, fl.Message)
 	}
 	t.notice(e, "warning", "retry", text)
 }
