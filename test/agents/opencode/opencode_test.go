@@ -79,7 +79,7 @@ func newUser(t *testing.T) *user {
 	}
 	u := &user{t: t, dir: dir, work: filepath.Join(dir, "work"), s: s}
 	t.Cleanup(u.leave)
-	for _, sub := range []string{"home", "work", "tmp", "outside", "config"} {
+	for _, sub := range []string{"home", "work", "tmp", "outside", "config", "config/roles"} {
 		if err := os.Mkdir(filepath.Join(dir, sub), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -105,6 +105,8 @@ func newUser(t *testing.T) *user {
 		t.Fatal(err)
 	}
 	u.write(filepath.Join(dir, "config", "config.json"), string(config))
+	// No built-in role may do everything.
+	u.write(filepath.Join(dir, "config", "roles", "free.json"), `{"description": "Anything.", "permissionMode": "full", "instructions": "Do it."}`)
 	return u
 }
 
@@ -255,11 +257,11 @@ func (u *user) session() string {
 	if err := r.Wait(); err != nil {
 		u.t.Fatalf("ls: %v\n%s", err, r.err.String())
 	}
-	var all []struct{ ID string }
+	var all []struct{ Session string }
 	if err := json.Unmarshal(r.out.Bytes(), &all); err != nil || len(all) != 1 {
 		u.t.Fatalf("sessions: %s, %v; want one", r.out.String(), err)
 	}
-	return all[0].ID
+	return all[0].Session
 }
 
 func TestRealAnswer(t *testing.T) {
@@ -331,7 +333,7 @@ func TestRealPermission(t *testing.T) {
 				fmt.Fprintf(&task, `[[call write {"filePath":"%s/tool","content":"x"}]]`, folder)
 			}
 			fmt.Fprintf(&task, "[[read %s/given]][[say tried]]", u.work)
-			o := u.do("run", "--agent", tt.agent, "--permission", tt.permission, "--json", task.String())
+			o := u.do("run", "--agent", tt.agent, "--role", "free", "--permission", tt.permission, "--json", task.String())
 			if o.kind() == "sandbox_unavailable" {
 				t.Skip("the kernel of this machine cannot hold the mode: " + o.Error.Detail)
 			}
