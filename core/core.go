@@ -136,8 +136,8 @@ func (l *live) update(change func(*registry.Record)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	rec := l.rec
-	change(&rec)
 	l.folded.into(&rec)
+	change(&rec)
 	if err := l.sess.Put(rec); err != nil {
 		return fmt.Errorf("store session %s: %w", l.id, err)
 	}

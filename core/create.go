@@ -115,6 +115,11 @@ func (c *Core) plan(req CreateRequest) (rec registry.Record, instructions string
 		return rec, "", nil, err
 	}
 	bounds = append(bounds, bound{c.opts.Config.Maximum, "the host's maximum"})
+	if req.Role != "" || c.opts.Config.DefaultRole != "" {
+		// A role that somebody chose is a bound. The one that fills the gap only says
+		// what is granted when nobody asks.
+		bounds = append(bounds, bound{role.Mode, "role " + role.ID})
+	}
 	mode, lowered, err := grant(req.Mode, bound{role.Mode, "role " + role.ID}, bounds)
 	if err != nil {
 		return rec, "", nil, err

@@ -104,16 +104,6 @@ func (t *turn) finish(ended *Ended) {
 		l.c.opts.Log.Error("the end of a turn could not be recorded", "session", l.id, "turn", t.id, "err", err)
 		return
 	}
-	if state, reason := stateAfter(ended); state != registry.StateIdle || ended.Receipt != nil {
-		if err := l.update(func(rec *registry.Record) {
-			rec.State, rec.Reason = state, reason
-			if ended.Receipt != nil {
-				rec.Survivors = ended.Receipt.SurvivedCount
-			}
-		}); err != nil {
-			l.c.opts.Log.Error("the state of a session could not be recorded", "session", l.id, "err", err)
-		}
-	}
 }
 
 func stateAfter(ended *Ended) (registry.State, string) {

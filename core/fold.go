@@ -111,13 +111,28 @@ func (f *fold) open() *turnFold {
 	return nil
 }
 
-// into brings the record up to date with the log.
+// into brings a record up to date with what the log has beyond it.
 func (f *fold) into(rec *registry.Record) {
+	if rec.Folded >= f.end {
+		return
+	}
 	rec.Folded, rec.Turns, rec.Turn = f.end, len(f.turns), ""
 	if t := f.open(); t != nil {
-		rec.Turn = t.ID
-		rec.State, rec.Reason = registry.StateRunning, ""
-	} else if rec.State == registry.StateRunning {
-		rec.State = registry.StateIdle
+		begun(rec, t.ID)
+	} else if len(f.turns) > 0 {
+		ended(rec, f.turns[len(f.turns)-1].Ended)
+	}
+}
+
+// begun and ended are what the two durable entries of a turn do to a record.
+func begun(rec *registry.Record, turn string) {
+	rec.Turn, rec.State, rec.Reason = turn, registry.StateRunning, ""
+}
+
+func ended(rec *registry.Record, e *Ended) {
+	rec.Turn = ""
+	rec.State, rec.Reason = stateAfter(e)
+	if e.Receipt != nil {
+		rec.Survivors = e.Receipt.SurvivedCount
 	}
 }

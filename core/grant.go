@@ -15,14 +15,13 @@ type bound struct {
 
 // grant computes the mode of a new session. Without an explicit request it is the
 // meet of what the role asks for and all bounds, and lowered is the reason when
-// that is less than the role asked for. An explicit request above any bound, the
-// role's own mode included, is refused rather than lowered: a caller that asked
-// for more must not believe it got it.
+// that is less than the role asked for. An explicit request above any bound is
+// refused rather than lowered: a caller that asked for more must not believe it
+// got it.
 func grant(requested *ceiling.Mode, role bound, bounds []bound) (mode ceiling.Mode, lowered string, err error) {
 	want := role.mode
 	if requested != nil {
 		want = *requested
-		bounds = append([]bound{role}, bounds...)
 	}
 	mode = ceiling.Meet(want)
 	for _, b := range bounds {

@@ -28,10 +28,13 @@ func TestGrantNeverExceedsAnyBound(t *testing.T) {
 			requested = &m
 		}
 		got, lowered, err := grant(requested, role, bounds)
-		for _, b := range append(bounds, role) {
+		for _, b := range bounds {
 			if ceiling.Exceeds(got, b.mode) {
 				t.Fatalf("granted %v above %v", got, b.mode)
 			}
+		}
+		if requested == nil && ceiling.Exceeds(got, role.mode) {
+			t.Fatalf("granted %v, the role asks for %v", got, role.mode)
 		}
 		if err != nil && got != ceiling.Readonly {
 			t.Fatalf("refused and granted %v", got)
@@ -69,6 +72,31 @@ func TestB47ChildNeverAboveItsParent(t *testing.T) {
 	}
 	if child.Permission != ceiling.Readonly || len(child.Warnings) == 0 {
 		t.Errorf("child has %s, warnings %q", child.Permission, child.Warnings)
+	}
+}
+
+func TestChosenRoleBoundsTheRequest(t *testing.T) {
+	w := newWorld(t)
+	c := w.host()
+	full := ceiling.Full
+	if s := w.create(c, func(r *CreateRequest) { r.Mode = &full }); s.Permission != ceiling.Full {
+		t.Errorf("without a role: %s", s.Permission)
+	}
+	if s := w.create(c, nil); s.Permission != ceiling.Default {
+		t.Errorf("without a wish: %s", s.Permission)
+	}
+	for _, role := range []string{"general", "review"} {
+		if _, err := c.Create(t.Context(), CreateRequest{Role: role, Mode: &full, Agent: "fake", Cwd: w.cwd}); !errors.Is(err, bridges.ErrPermissionCeiling) {
+			t.Errorf("role %s: %v", role, err)
+		}
+	}
+	w.conf.Maximum = ceiling.Default
+	if _, err := w.host().Create(t.Context(), CreateRequest{Mode: &full, Agent: "fake", Cwd: w.cwd}); !errors.Is(err, bridges.ErrPermissionCeiling) {
+		t.Errorf("above the host's maximum: %v", err)
+	}
+	w.conf.DefaultRole = "review"
+	if _, err := w.host().Create(t.Context(), CreateRequest{Mode: &full, Agent: "fake", Cwd: w.cwd}); !errors.Is(err, bridges.ErrPermissionCeiling) {
+		t.Errorf("above the configured role: %v", err)
 	}
 }
 

@@ -56,11 +56,10 @@ func (c *Core) advance(rec *registry.Record) error {
 		rec.Folded = e.Cursor
 		switch {
 		case e.Accepted != nil:
-			rec.Turns, rec.Turn = e.Accepted.N, e.Turn
-			rec.State, rec.Reason = registry.StateRunning, ""
+			rec.Turns = e.Accepted.N
+			begun(rec, e.Turn)
 		case e.Ended != nil:
-			rec.Turn = ""
-			rec.State, rec.Reason = stateAfter(e.Ended)
+			ended(rec, e.Ended)
 		}
 		return nil
 	})
