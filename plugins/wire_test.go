@@ -167,7 +167,7 @@ func TestPanicFailsOneCallOnly(t *testing.T) {
 }
 
 func TestEventsArriveAllAndInOrder(t *testing.T) {
-	const n = 50_000
+	const n = 20_000
 	c := overWire(t, funcs{submit: func(_ context.Context, _ bridges.SubmitRequest, turn bridges.Turn) (bridges.Result, error) {
 		for i := range n {
 			if err := turn.Emit(textEvent(i)); err != nil {
