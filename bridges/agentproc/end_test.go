@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -65,14 +66,21 @@ func stillGrows(t *testing.T, path string) bool {
 func TestB01B02NobodyGetsAway(t *testing.T) {
 	linuxOnly(t)
 	t.Parallel()
-	spec := script(t, hardToEnd)
+	// And one without the session's mark, which only the reaper of orphans finds.
+	spec := script(t, `(env -i setsid sh -c 'echo $$; exec sleep 1000' </dev/null 2>/dev/null &)`+hardToEnd)
 	p := start(t, newRunner(t), spec)
 	lines := p.Reader(0)
-	frame(t, lines)
-	frame(t, lines)
+	var unmarked proctree.Process
+	for range 3 {
+		if pid, err := strconv.Atoi(frame(t, lines)); err == nil {
+			if unmarked, err = proctree.Lookup(pid); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	canary := filepath.Join(spec.Cwd, "canary")
 	eventually(t, "the canary is there", func() bool { _, err := os.Stat(canary); return err == nil })
-	if n := len(session(t, spec.SessionID)); n < 4 {
+	if n := len(session(t, spec.SessionID)); n < 4 { // the unmarked one is not counted
 		t.Fatalf("only %d processes to end", n)
 	}
 	receipt, err := p.Stop(limit(t), StopOptions{Reason: "enough", Grace: 200 * time.Millisecond, Interrupt: true})
@@ -82,7 +90,11 @@ func TestB01B02NobodyGetsAway(t *testing.T) {
 	if stillGrows(t, canary) {
 		t.Error("somebody still writes")
 	}
-	if !receipt.Proven || receipt.EndedCount < 4 || len(receipt.Ended) != receipt.EndedCount || receipt.SurvivedCount != 0 {
+	if unmarked.PID == 0 || proctree.Alive(unmarked.ID) {
+		t.Errorf("process %d got away", unmarked.PID)
+		_ = proctree.Signal(unmarked.ID, syscall.SIGKILL)
+	}
+	if !receipt.Proven || receipt.EndedCount < 5 || len(receipt.Ended) != receipt.EndedCount || receipt.SurvivedCount != 0 {
 		t.Errorf("receipt %+v", receipt)
 	}
 	if len(receipt.Notes) == 0 || !strings.Contains(receipt.Notes[0], "had to be killed") {
@@ -126,6 +138,18 @@ func TestKeeperIsKilled(t *testing.T) {
 	if err := Remove(spec.Dir); err != nil {
 		t.Error(err)
 	}
+}
+
+// Nobody has to look: the kernel sees to it.
+func TestAgentDiesWithItsKeeper(t *testing.T) {
+	linuxOnly(t)
+	t.Parallel()
+	p := start(t, newRunner(t), program(t, "/bin/sleep", "1000")) // it does not end with its input
+	p.Release()
+	if err := proctree.Signal(p.record.Keeper, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the agent is dead", func() bool { return !proctree.Alive(p.record.Agent) })
 }
 
 func TestKeeperHangs(t *testing.T) {
