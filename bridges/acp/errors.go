@@ -36,7 +36,7 @@ const (
 // errors stay what they are.
 func agentError(err error) error {
 	var fault *jsonrpc.Error
-	if errors.As(err, new(*bridges.Error)) || !errors.As(err, &fault) {
+	if errors.As(err, new(*bridges.Error)) || errors.As(err, new(*rejoinError)) || !errors.As(err, &fault) {
 		return err
 	}
 	e := textError(codeText(fault))

@@ -116,7 +116,9 @@ func (s *session) result(agent bridges.Agent, t fold.Turn, r *run) bridges.Resul
 
 // fault is the agent's error as one of ours, with what helps a person.
 func (s *session) fault(agent bridges.Agent, fault *jsonrpc.Error) *bridges.Error {
-	if isGone(fault, s.profile) {
+	// What an agent is known to say of a session that it cannot load may mean
+	// anything in the middle of a turn.
+	if isGone(fault, &Profile{}) {
 		return bridges.Errorf(bridges.KindSessionGone, "the agent does not have the session any more: %w", fault).
 			WithNext("start a new session")
 	}
