@@ -168,6 +168,14 @@ func (w *bench) restart() {
 	w.bridge = newBridge(w.t)
 }
 
+// other returns another session with the same surroundings.
+func (w *bench) other(name string) *bench {
+	o := *w
+	o.id, o.folders.Run, o.turns = w.id+name, filepath.Join(filepath.Dir(w.folders.Run), name), 0
+	w.t.Cleanup(func() { o.dispose(false) })
+	return &o
+}
+
 // recorder is the host's side of a turn.
 type recorder struct {
 	w         *bench
@@ -615,9 +623,7 @@ func TestFork(t *testing.T) {
 	w.create(nil)
 	w.say("say one")
 	parent := w.handle
-	fork := *w
-	fork.id, fork.folders.Run, fork.turns = w.id+"_fork", filepath.Join(filepath.Dir(w.folders.Run), "f"), 0
-	t.Cleanup(func() { fork.dispose(false) })
+	fork := w.other("fork")
 	fork.create(&parent)
 	w.say("say two") // the parent goes on; the fork does not hear of it
 	if got := fork.say("count"); got != "messages=2" {
@@ -719,12 +725,20 @@ func TestDisposeEndsARunningTurn(t *testing.T) {
 	}
 }
 
+// workerOrder is what a worker does. Secrets are not part of a request as JSON.
+type workerOrder struct {
+	Request bridges.SubmitRequest
+	Env     []string
+}
+
 // submitWorker is a bridge process of its own, to be killed.
 func submitWorker(path string) {
 	data, err := os.ReadFile(path)
 	must(err)
-	var req bridges.SubmitRequest
-	must(json.Unmarshal(data, &req))
+	var order workerOrder
+	must(json.Unmarshal(data, &order))
+	req := order.Request
+	req.Settings.Env = order.Env
 	b := New(Options{})
 	out := printer{json.NewEncoder(os.Stdout)}
 	_, err = b.Submit(context.Background(), req, out)
@@ -746,7 +760,7 @@ func (p printer) Cancelled() <-chan struct{} { return nil }
 // process with SIGKILL and returns what it had shown.
 func (w *bench) killWorker(req bridges.SubmitRequest, enough func([]bridges.Event) bool) []bridges.Event {
 	w.t.Helper()
-	data, err := json.Marshal(req)
+	data, err := json.Marshal(workerOrder{req, req.Settings.Env})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -754,7 +768,11 @@ func (w *bench) killWorker(req bridges.SubmitRequest, enough func([]bridges.Even
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		w.t.Fatal(err)
 	}
-	cmd := exec.Command(w.agent.Command[0], "submit-worker", path)
+	self, err := os.Executable()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	cmd := exec.Command(self, "submit-worker", path)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

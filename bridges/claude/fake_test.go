@@ -26,6 +26,9 @@ func TestMain(m *testing.M) {
 		case "fake-claude":
 			fakeClaude(os.Args[2:])
 			return
+		case "mcp-server":
+			mcpServer()
+			return
 		case "submit-worker":
 			submitWorker(os.Args[2])
 			return
@@ -318,5 +321,31 @@ func (f *fake) tool(rest, model string, aborted func(string) bool) bool {
 			f.print(map[string]any{"type": "control_cancel_request", "request_id": request})
 			return aborted("aborted_tools")
 		}
+	}
+}
+
+// mcpServer offers one tool, echo.
+func mcpServer() {
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		m := gjson.ParseBytes(in.Bytes())
+		var result any
+		switch m.Get("method").String() {
+		case "initialize":
+			result = map[string]any{"protocolVersion": m.Get("params.protocolVersion").String(), "capabilities": map[string]any{"tools": map[string]any{}},
+				"serverInfo": map[string]any{"name": "lab", "version": "1"}}
+		case "tools/list":
+			result = map[string]any{"tools": []any{map[string]any{"name": "echo", "description": "echoes", "inputSchema": map[string]any{
+				"type": "object", "properties": map[string]any{"text": map[string]any{"type": "string"}}}}}}
+		case "tools/call":
+			result = map[string]any{"content": []any{map[string]any{"type": "text", "text": "echo " + m.Get("params.arguments.text").String()}}}
+		}
+		if !m.Get("id").Exists() || result == nil {
+			continue
+		}
+		data, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": m.Get("id").Value(), "result": result})
+		must(err)
+		_, err = os.Stdout.Write(append(data, '\n'))
+		must(err)
 	}
 }
