@@ -7,6 +7,8 @@ import (
 
 	"github.com/subspan-dev/subspan/bridges"
 	"github.com/subspan-dev/subspan/bridges/acp"
+	"github.com/subspan-dev/subspan/bridges/claude"
+	"github.com/subspan-dev/subspan/bridges/codex"
 	"github.com/subspan-dev/subspan/plugins"
 )
 
@@ -21,10 +23,21 @@ type builtin struct {
 // builtins is the bill of materials, in the order of preference of their agents.
 func builtins() []builtin {
 	return []builtin{
+		{"claude", one(claude.Agent), claude.Resolve, func() bridges.Bridge {
+			return claude.New(claude.Options{Version: version()})
+		}},
+		{"codex", one(codex.Agent), codex.Resolve, func() bridges.Bridge {
+			return codex.New(codex.Options{Version: version()})
+		}},
 		{"acp", acp.Agents, acp.Resolve, func() bridges.Bridge {
 			return acp.New(acp.Options{Version: version()})
 		}},
 	}
+}
+
+// one is the list of a bridge's single agent.
+func one(agent func() bridges.Agent) func() []bridges.Agent {
+	return func() []bridges.Agent { return []bridges.Agent{agent()} }
 }
 
 // bridgeCmd makes this process a plugin. The host starts it; by hand it only says
