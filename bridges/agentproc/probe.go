@@ -34,9 +34,9 @@ func ProbeSandbox(ctx context.Context) (detail string, err error) {
 		return "", fmt.Errorf("probing the sandbox: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	self, err := os.Executable()
+	self, err := keeperPath() // Main makes it the canary too
 	if err != nil {
-		return "", fmt.Errorf("probing the sandbox: %w", err)
+		return "", err
 	}
 	r, err := NewRunner()
 	if err != nil {

@@ -145,12 +145,9 @@ func (r *Runner) launch(ctx context.Context, spec Spec, config folder.Config, lo
 	}
 	command := spec.Keeper
 	if len(command) == 0 {
-		path := os.Getenv(KeeperEnv)
-		if path == "" {
-			var err error
-			if path, err = os.Executable(); err != nil {
-				return nil, fmt.Errorf("finding the keeper: %w", err)
-			}
+		path, err := keeperPath()
+		if err != nil {
+			return nil, err
 		}
 		command = []string{path}
 	}
@@ -170,6 +167,18 @@ func (r *Runner) launch(ctx context.Context, spec Spec, config folder.Config, lo
 		return nil, err
 	}
 	return p, nil
+}
+
+// keeperPath is the program that is a keeper when told to.
+func keeperPath() (string, error) {
+	if path := os.Getenv(KeeperEnv); path != "" {
+		return path, nil
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("finding the keeper: %w", err)
+	}
+	return path, nil
 }
 
 // lay makes the files of a new session.
