@@ -40,6 +40,7 @@ type Bridge struct {
 type limits struct {
 	start  time.Duration // for initialize and for a session to open
 	call   time.Duration // for a setting
+	write  time.Duration // for the agent to take a message
 	cancel time.Duration // for a turn to end after it was asked to
 	quiet  time.Duration // of silence, before a late answer is taken as whole
 	settle time.Duration // for that, at most
@@ -55,7 +56,7 @@ func New(o Options) *Bridge {
 	b := &Bridge{
 		log: o.Log, version: o.Version, sessions: map[string]*session{}, busy: map[string]chan struct{}{},
 		limits: limits{
-			start: time.Minute, call: 30 * time.Second, cancel: 10 * time.Second,
+			start: time.Minute, call: 30 * time.Second, write: 30 * time.Second, cancel: 10 * time.Second,
 			quiet: 50 * time.Millisecond, settle: 150 * time.Millisecond,
 		},
 	}

@@ -116,10 +116,11 @@ func (l *link) ended(during string) *bridges.Error {
 	if exit.Ordered != "" {
 		how += " (" + exit.Ordered + ")"
 	}
+	how += " during " + during
 	if said := lastLines(exit.Stderr, 2<<10); said != "" {
 		how += ": " + said
 	}
-	return bridges.Errorf(bridges.KindAgentFailed, "the agent %s during %s", how, during).
+	return bridges.Errorf(bridges.KindAgentFailed, "the agent %s", how).
 		WithNext("submit again to start the agent anew; the conversation goes on if the agent kept it")
 }
 

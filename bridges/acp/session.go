@@ -195,7 +195,10 @@ func (s *session) connect(ctx context.Context, r *run) (*link, error) {
 	}
 	l := &link{s: s, run: r, reader: s.proc.Reader(s.next), end: s.next, goal: size, saved: s.next, caught: make(chan struct{}), leave: make(chan struct{}), done: make(chan struct{})}
 	s.mu.Lock()
-	l.conn = jsonrpc.New(jsonrpc.Options{Source: l, Sink: l, Handler: l, Log: s.b.log.With("session", s.id), NextID: s.state.NextID})
+	l.conn = jsonrpc.New(jsonrpc.Options{
+		Source: l, Sink: l, Handler: l, Log: s.b.log.With("session", s.id),
+		WriteLimit: s.b.limits.write, NextID: s.state.NextID,
+	})
 	for id := range s.state.Calls {
 		l.conn.Adopt(id)
 	}

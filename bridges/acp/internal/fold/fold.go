@@ -240,18 +240,18 @@ func (s *State) Received(m *jsonrpc.Message) Step {
 	switch m.Kind {
 	case jsonrpc.Response:
 		return s.answered(m)
-	case jsonrpc.Request, jsonrpc.Notification:
-		switch m.Method {
-		case "session/update":
-			return s.update(m)
-		case "session/request_permission":
-			if m.Kind == jsonrpc.Request {
-				return s.asked(m)
-			}
+	case jsonrpc.Request:
+		if m.Method == "session/request_permission" {
+			return s.asked(m)
 		}
-		if m.Kind == jsonrpc.Request {
-			s.Open = append(s.Open, Question{ID: bytes.Clone(m.ID), Method: m.Method})
-			return Step{Activity: s.inTurn(m.Offset)}
+		s.Open = append(s.Open, Question{ID: bytes.Clone(m.ID), Method: m.Method})
+		if m.Method == "session/update" {
+			return s.update(m) // with an id that it should not have
+		}
+		return Step{Activity: s.inTurn(m.Offset)}
+	case jsonrpc.Notification:
+		if m.Method == "session/update" {
+			return s.update(m)
 		}
 		if s.inTurn(m.Offset) && !extension(m.Method) {
 			return Step{Events: []bridges.Event{s.unknown(m, m.Raw)}, Activity: true}

@@ -29,6 +29,7 @@ type Outbox struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 	queue   []bridges.Event
+	tail    []byte // the text of the last event in queue, while it grows
 	size    int
 	busy    bool // events were taken and not all of them are handed over
 	closed  bool
@@ -57,22 +58,34 @@ func (o *Outbox) Push(ev bridges.Event) error {
 	if o.err != nil {
 		return o.err
 	}
-	if n := len(o.queue); n > 0 && joins(&o.queue[n-1], &ev) {
-		o.queue[n-1].Text += ev.Text
+	if n := len(o.queue); n > 0 && o.joins(&o.queue[n-1], &ev) {
+		if o.tail == nil {
+			o.tail = append(make([]byte, 0, 4<<10), o.queue[n-1].Text...)
+		}
+		o.tail = append(o.tail, ev.Text...)
 		o.queue[n-1].Pos = ev.Pos
 		o.size += len(ev.Text)
 		return nil
 	}
+	o.seal()
 	o.queue = append(o.queue, ev)
 	o.size += weight(&ev)
 	o.changed.Broadcast()
 	return nil
 }
 
-// joins reports whether b is only more of the text of a.
-func joins(a, b *bridges.Event) bool {
+// joins reports whether b is only more of the text of a, which is the last event.
+func (o *Outbox) joins(a, b *bridges.Event) bool {
 	return a.Kind == b.Kind && a.ID == b.ID && (a.Kind == bridges.KindText || a.Kind == bridges.KindThought) &&
-		len(a.Text)+len(b.Text) <= MaxText
+		max(len(a.Text), len(o.tail))+len(b.Text) <= MaxText
+}
+
+// seal gives the last event the text that it has grown to.
+func (o *Outbox) seal() {
+	if o.tail != nil {
+		o.queue[len(o.queue)-1].Text = string(o.tail)
+		o.tail = nil
+	}
 }
 
 func weight(ev *bridges.Event) int {
@@ -106,7 +119,7 @@ func (o *Outbox) Abort(err error) {
 
 func (o *Outbox) fail(err error) {
 	if o.err == nil {
-		o.err, o.queue = err, nil
+		o.err, o.queue, o.tail = err, nil, nil
 		close(o.failed)
 		o.changed.Broadcast()
 	}
@@ -133,6 +146,7 @@ func (o *Outbox) run() {
 		if len(o.queue) == 0 {
 			return
 		}
+		o.seal()
 		batch := o.queue
 		o.queue, o.size, o.busy = spare[:0], 0, true
 		o.changed.Broadcast()
