@@ -31,7 +31,8 @@ func Agent() bridges.Agent {
 }
 
 // Resolve finds the agent's executable with lookPath (exec.LookPath, mostly) and
-// makes it absolute. Nothing is executed. A missing one is KindAgentMissing.
+// makes it absolute. Links are left as they are: behind them is one version, which
+// the next update removes. Nothing is executed. A missing one is KindAgentMissing.
 func Resolve(agent bridges.Agent, lookPath func(string) (string, error)) (bridges.Agent, error) {
 	if len(agent.Command) == 0 {
 		agent.Command = Agent().Command
@@ -40,9 +41,6 @@ func Resolve(agent bridges.Agent, lookPath func(string) (string, error)) (bridge
 	path, err := lookPath(agent.Command[0])
 	if err == nil {
 		path, err = filepath.Abs(path)
-	}
-	if err == nil {
-		path, err = filepath.EvalSymlinks(path)
 	}
 	if err != nil {
 		return bridges.Agent{}, bridges.Errorf(bridges.KindAgentMissing, "Claude Code is not installed: %w", err).

@@ -262,6 +262,7 @@ func (r *recorder) awaitQuestion(t testing.TB) bridges.Question {
 }
 
 func TestTurns(t *testing.T) {
+	t.Parallel()
 	w := setUp(t, ceiling.Default)
 	w.settings.Instructions = "be a pirate"
 	created := w.create(nil)
@@ -307,6 +308,7 @@ func TestTurns(t *testing.T) {
 
 // TestB53 gives tasks that look like anything but text.
 func TestB53TaskIsText(t *testing.T) {
+	t.Parallel()
 	w := setUp(t, ceiling.Full)
 	w.create(nil)
 	for _, task := range []string{"--dangerously-skip-permissions x", "-m pytest", "@file y", "/compact now", "--help ", "%PATH% \"q\"", " /x y"} {
@@ -359,8 +361,10 @@ func TestB54B55EnvironmentIsAllowListed(t *testing.T) {
 
 // TestModes holds every mode by what the agent can write, and looks at its flags.
 func TestModes(t *testing.T) {
+	t.Parallel()
 	for _, mode := range ceiling.Modes() {
 		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
 			w := setUp(t, mode)
 			w.create(nil)
 			inside, outside := filepath.Join(w.settings.Cwd, "in"), filepath.Join(filepath.Dir(w.settings.Cwd), "out")
@@ -426,6 +430,7 @@ func TestHoldIsRefusedOrNamed(t *testing.T) {
 }
 
 func TestB50Questions(t *testing.T) {
+	t.Parallel()
 	w := setUp(t, ceiling.Default)
 	w.create(nil)
 	ask := func(task string, a bridges.Answer) (bridges.Result, *recorder) {
@@ -479,6 +484,7 @@ func (w *bench) start(req bridges.SubmitRequest, rec *recorder) <-chan func() (b
 }
 
 func TestCancel(t *testing.T) {
+	t.Parallel()
 	w := setUp(t, ceiling.Default)
 	w.create(nil)
 	for _, task := range []string{"say before\nhang", "say before\n" + `tool Bash {"command":"x"}`, "say before\ndeaf"} {
@@ -500,6 +506,7 @@ func TestCancel(t *testing.T) {
 }
 
 func TestFatalRetryEndsTheTurn(t *testing.T) {
+	t.Parallel()
 	w := setUp(t, ceiling.Default)
 	w.create(nil)
 	r, _ := w.submit("refuse authentication_failed")
@@ -515,6 +522,7 @@ func TestFatalRetryEndsTheTurn(t *testing.T) {
 }
 
 func TestAgentDies(t *testing.T) {
+	t.Parallel()
 	w := setUp(t, ceiling.Default)
 	w.create(nil)
 	r, rec := w.submit("say partial\ndie 7")
@@ -533,6 +541,7 @@ func TestAgentDies(t *testing.T) {
 }
 
 func TestB24SilenceIsNoticed(t *testing.T) {
+	t.Parallel()
 	w := setUp(t, ceiling.Default)
 	w.bridge.waits.silent = 50 * time.Millisecond
 	w.create(nil)
@@ -548,6 +557,7 @@ func TestB24SilenceIsNoticed(t *testing.T) {
 }
 
 func TestB12BigAnswer(t *testing.T) {
+	t.Parallel()
 	w := setUp(t, ceiling.Default)
 	w.create(nil)
 	for _, n := range []int{70 << 10, 6 << 20} {
@@ -562,6 +572,7 @@ func TestB12BigAnswer(t *testing.T) {
 
 // TestGone asks for what is not there.
 func TestGone(t *testing.T) {
+	t.Parallel()
 	w := setUp(t, ceiling.Default)
 	w.create(nil)
 	if r := w.reconnect("t9"); r.Status != bridges.ReconnectSame || r.Turn != bridges.TurnNotSent {
@@ -589,6 +600,7 @@ func TestGone(t *testing.T) {
 }
 
 func TestBadRequests(t *testing.T) {
+	t.Parallel()
 	w := setUp(t, ceiling.Default)
 	create := func(change func(*bridges.CreateRequest)) error {
 		req := bridges.CreateRequest{SessionID: w.id, Agent: w.agent, Settings: w.settings, Folders: w.folders}
@@ -619,6 +631,7 @@ func TestBadRequests(t *testing.T) {
 }
 
 func TestFork(t *testing.T) {
+	t.Parallel()
 	w := setUp(t, ceiling.Default)
 	w.create(nil)
 	w.say("say one")
@@ -639,6 +652,7 @@ func TestFork(t *testing.T) {
 
 // TestStateIsMadeAfresh plants what an agent could plant in its own folder.
 func TestStateIsMadeAfresh(t *testing.T) {
+	t.Parallel()
 	w := setUp(t, ceiling.Readonly)
 	w.create(nil)
 	dir := homeOf(w.folders, nativeID(w.id)).dir
@@ -709,6 +723,7 @@ func TestLoginWithoutRefreshToken(t *testing.T) {
 }
 
 func TestDisposeEndsARunningTurn(t *testing.T) {
+	t.Parallel()
 	w := setUp(t, ceiling.Default)
 	w.create(nil)
 	rec := newRecorder(w)
@@ -806,6 +821,7 @@ func (w *bench) killWorker(req bridges.SubmitRequest, enough func([]bridges.Even
 
 // TestKilledBridge kills the bridge in the middle of a turn; a new one goes on.
 func TestKilledBridge(t *testing.T) {
+	t.Parallel()
 	w := setUp(t, ceiling.Full)
 	w.create(nil)
 	w.say("say first")
@@ -865,6 +881,7 @@ func TestKilledBridge(t *testing.T) {
 
 // TestKilledBridgeAndAgent kills both. The turn is lost and never run again.
 func TestKilledBridgeAndAgent(t *testing.T) {
+	t.Parallel()
 	w := setUp(t, ceiling.Full)
 	w.create(nil)
 	req := w.request("say one\nhang")
@@ -886,9 +903,13 @@ func TestKilledBridgeAndAgent(t *testing.T) {
 	if _, err := w.bridge.Submit(ctx(t), req, newRecorder(w)); !errors.Is(err, bridges.ErrOutcomeUnknown) {
 		t.Errorf("without the output: %v", err)
 	}
-	req.TurnID = "never"
-	if r, err := w.bridge.Submit(ctx(t), req, newRecorder(w)); err == nil && r.Status == bridges.StatusCompleted {
-		t.Errorf("a turn that hangs was completed")
+	// A turn that was accepted by the host and never got to the agent runs now.
+	req.TurnID, req.Task, rec = "never", "count", newRecorder(w)
+	if r := w.reconnect(req.TurnID); r.Turn != bridges.TurnNotSent {
+		t.Errorf("a turn that was never sent: %+v", r)
+	}
+	if r, err := w.bridge.Submit(ctx(t), req, rec); err != nil || r.Status != bridges.StatusCompleted || rec.text() != "messages=3" {
+		t.Errorf("a turn that was never sent: %+v, %v, %q", r, err, rec.text())
 	}
 }
 
@@ -916,6 +937,7 @@ func killAgents(t *testing.T, w *bench) {
 }
 
 func TestResumeOfACancelledTurn(t *testing.T) {
+	t.Parallel()
 	w := setUp(t, ceiling.Full)
 	w.create(nil)
 	req := w.request("say one\nhang")
@@ -929,6 +951,7 @@ func TestResumeOfACancelledTurn(t *testing.T) {
 
 // TestTaskSentTwice has a journal with a task that may or may not have arrived.
 func TestTaskSentTwice(t *testing.T) {
+	t.Parallel()
 	w := setUp(t, ceiling.Full)
 	w.create(nil)
 	w.say("say one")

@@ -132,8 +132,7 @@ func (m *minder) tell() {
 	if open > 0 {
 		return // it waits for an answer
 	}
-	// An error shows at the next event too.
-	_ = m.r.turn.Emit(bridges.Event{Kind: bridges.KindNotice, Text: text, Notice: &bridges.Notice{Level: "warning", Code: "silent"}})
+	_ = m.r.notice("silent", text) // an error shows at the next event too
 }
 
 // attend looks at what the last frame has brought: questions that are new or that

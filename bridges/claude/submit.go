@@ -149,7 +149,21 @@ func (r *run) renew(ctx context.Context, found bool) error {
 			return busy()
 		}
 	}
+	if found && r.state.Turn != nil && r.launch.home().transcript() == "" {
+		if err := r.notice("fresh_start", "claude ended before it had written anything down; it knows nothing of the earlier task"); err != nil {
+			return err
+		}
+	}
 	return r.start(ctx, r.launch)
+}
+
+// notice hands over a notice that comes from no output.
+func (r *run) notice(code, text string) error {
+	err := r.turn.Emit(bridges.Event{Kind: bridges.KindNotice, Text: text, Notice: &bridges.Notice{Level: "warning", Code: code}})
+	if err != nil {
+		return fmt.Errorf("hand over an event: %w", err)
+	}
+	return nil
 }
 
 // after decides about a task whose agent has ended: it is read to its end when it
@@ -196,11 +210,7 @@ func (r *run) late() error {
 	if n == 0 {
 		return nil
 	}
-	return r.turn.Emit(bridges.Event{
-		Kind:   bridges.KindNotice,
-		Text:   fmt.Sprintf("claude went on by itself after its last task; %d messages of that are not shown", n),
-		Notice: &bridges.Notice{Level: "warning", Code: "late_update"},
-	})
+	return r.notice("late_update", fmt.Sprintf("claude went on by itself after its last task; %d messages of that are not shown", n))
 }
 
 // keepEvery is how much output is folded between two checkpoints of a long turn.
@@ -229,16 +239,16 @@ func (r *run) follow(ctx context.Context) (bridges.Result, error) {
 	var last *mark
 	from := r.at
 	if r.gap(after) {
-		if err := r.turn.Emit(bridges.Event{
-			Kind: bridges.KindNotice, Text: "some of the agent's output is gone; the turn's events have a gap",
-			Notice: &bridges.Notice{Level: "warning", Code: "gap"},
-		}); err != nil {
+		if err := r.notice("gap", "some of the agent's output is gone; the turn's events have a gap"); err != nil {
 			return bridges.Result{}, err
 		}
 	}
 	for {
 		if err := m.attend(); err != nil {
 			return bridges.Result{}, err
+		}
+		if err := r.begin(); err != nil {
+			return bridges.Result{}, fmt.Errorf("hand over an event: %w", err)
 		}
 		if result, ok := r.result(); ok {
 			return result, nil
@@ -306,11 +316,17 @@ func (r *run) dress(ev *bridges.Event) {
 	}
 	info := r.launch.info()
 	ev.Session.Info.Hold, ev.Session.Info.Effort, ev.Session.Info.Efforts = info.Hold, info.Effort, info.Efforts
-	if !r.launch.handle.Begun {
-		r.launch.handle.Begun = true
-		h := r.launch.handle.encode()
-		ev.Session.Handle = &h
+}
+
+// begin tells the host, once, that the agent has the conversation on its disk: from
+// then on it must know it. That is a moment after the first task was taken up.
+func (r *run) begin() error {
+	if r.launch.handle.Begun || r.launch.home().transcript() == "" {
+		return nil
 	}
+	r.launch.handle.Begun = true
+	h := r.launch.handle.encode()
+	return r.turn.Emit(bridges.Event{Kind: bridges.KindSession, Session: &bridges.SessionUpdate{Handle: &h}})
 }
 
 // died makes a result of the agent's end in the middle of the turn.
