@@ -49,11 +49,11 @@ func withheld(name string) bool {
 // plan decides how the agent of a session is started and held.
 func (b *Bridge) plan(ctx context.Context, a ask, p *Profile) (launch, error) {
 	agent, st := a.agent, a.settings
-	hold, sandbox, err := b.hold(ctx, p, st)
+	held, sandbox, err := hold(ctx, p, st, b.probe)
 	if err != nil {
 		return launch{}, err
 	}
-	mode := p.mode(st.Mode, hold.Strength == bridges.HoldKernel)
+	mode := p.mode(st.Mode, held.Strength == bridges.HoldKernel)
 	home := filepath.Join(a.folders.State, "home")
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return launch{}, fmt.Errorf("the agent's home: %w", err)
@@ -65,7 +65,7 @@ func (b *Bridge) plan(ctx context.Context, a ask, p *Profile) (launch, error) {
 	if err != nil {
 		return launch{}, err
 	}
-	l := launch{Hold: hold, Spec: agentproc.Spec{
+	l := launch{Hold: held, Spec: agentproc.Spec{
 		SessionID: a.id,
 		Dir:       a.folders.Run,
 		Command:   append(slices.Clone(agent.Command), mode.Args...),
@@ -81,7 +81,7 @@ func (b *Bridge) plan(ctx context.Context, a ask, p *Profile) (launch, error) {
 	if sandbox == agentproc.SandboxWorkspace {
 		l.Spec.Sandbox.Workspace = st.Cwd
 	}
-	l.Digest = digest(agent, mode, st, hold)
+	l.Digest = digest(agent, mode, st, held)
 	return l, nil
 }
 
@@ -92,8 +92,9 @@ func digest(agent bridges.Agent, mode ModeProfile, st bridges.Settings, hold bri
 	return hex.EncodeToString(sum[:16])
 }
 
-// hold decides how the mode is held, and refuses what is weaker than accepted.
-func (b *Bridge) hold(ctx context.Context, p *Profile, st bridges.Settings) (bridges.Hold, agentproc.SandboxMode, error) {
+// hold decides how the mode is held, and refuses what is weaker than accepted. probe
+// proves the kernel's hold.
+func hold(ctx context.Context, p *Profile, st bridges.Settings, probe func(context.Context) (string, error)) (bridges.Hold, agentproc.SandboxMode, error) {
 	sandbox := agentproc.SandboxReadOnly
 	switch st.Mode.String() { // what is no mode reads as readonly
 	case "full":
@@ -101,7 +102,7 @@ func (b *Bridge) hold(ctx context.Context, p *Profile, st bridges.Settings) (bri
 	case "default":
 		sandbox = agentproc.SandboxWorkspace
 	}
-	detail, err := b.probe(ctx)
+	detail, err := probe(ctx)
 	if err == nil {
 		return bridges.Hold{Strength: bridges.HoldKernel, Detail: detail}, sandbox, nil
 	}

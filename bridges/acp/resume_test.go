@@ -355,7 +355,19 @@ func drive(dir string) {
 	if err != nil {
 		panic(err)
 	}
-	b.Submit(context.Background(), bridges.SubmitRequest{SessionID: "driven", TurnID: "t", Agent: agent, Handle: c.Handle, Settings: settings, Folders: folders, Task: string(task)}, loud{})
+	_, err = b.Submit(context.Background(), bridges.SubmitRequest{SessionID: "driven", TurnID: "t", Agent: agent, Handle: c.Handle, Settings: settings, Folders: folders, Task: string(task)}, loud{})
+	if err != nil {
+		panic(err)
+	}
+	if _, err := b.Dispose(context.Background(), bridges.DisposeRequest{SessionID: "driven", Folders: folders}); err != nil {
+		panic(err)
+	}
+	status, _ := os.ReadFile("/proc/self/status")
+	for line := range strings.Lines(string(status)) {
+		if strings.HasPrefix(line, "VmHWM:") {
+			fmt.Println(line)
+		}
+	}
 }
 
 // loud is a host that says what it records.
@@ -470,7 +482,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 func TestLongTurnDoesNotKeepItsOutput(t *testing.T) {
 	r := newRig(t, "", "")
 	r.mustCreate()
-	const size = 96 << 20
+	const size = 64 << 20
 	h, res := r.mustSubmit(fmt.Sprintf("flood %d\nsay end", size))
 	if n := len(h.text()); n < size || res.Status != bridges.StatusCompleted {
 		t.Fatalf("%d bytes, %+v", n, res)

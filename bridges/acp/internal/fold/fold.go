@@ -3,9 +3,7 @@
 // folds the journal and the output again from the last checkpoint knows what the
 // one before it knew, down to the position of every event.
 //
-// Applying the same sent frame twice changes nothing the second time: a checkpoint
-// may be older than some of the frames that are folded into it. A State is not safe
-// for concurrent use, and touches neither files nor clocks.
+// A State is not safe for concurrent use, and touches neither files nor clocks.
 package fold
 
 import (
@@ -194,10 +192,10 @@ func (s *State) Sent(frame []byte, outOffset int64) {
 
 func (s *State) sentRequest(m *jsonrpc.Message, outOffset int64) {
 	id, ok := m.ID.Int()
-	if !ok || id < s.NextID {
-		return // folded before
+	if !ok {
+		return // none of ours: they are whole numbers
 	}
-	s.NextID = id + 1
+	s.NextID = max(s.NextID, id+1)
 	call := Call{Method: m.Method}
 	switch m.Method {
 	case "session/set_mode":

@@ -1,7 +1,7 @@
 package fold
 
 import (
-	"bytes"
+	"math"
 
 	"github.com/subspan-dev/subspan/bridges"
 	"github.com/subspan-dev/subspan/bridges/jsonrpc"
@@ -73,7 +73,7 @@ func (s *State) turnUsage(t *Turn, result []byte) {
 	}
 	if t.Usage != nil {
 		t.Usage.ContextUsed, t.Usage.ContextSize = t.Used, t.Size
-		t.Usage.CostUSD = max(0, s.Cost-t.StartCost)
+		t.Usage.CostUSD = s.costSince(t)
 	}
 }
 
@@ -120,15 +120,18 @@ func (s *State) contextUsage(update []byte) {
 	}
 }
 
+// costSince is what a turn has cost so far, to a billionth of a dollar: a difference
+// of two running totals has no more digits that mean anything.
+func (s *State) costSince(t *Turn) float64 {
+	return math.Round(max(0, s.Cost-t.StartCost)*1e9) / 1e9
+}
+
 // usageSoFar is what is known in the middle of a turn.
 func (s *State) usageSoFar() *bridges.Usage {
 	t := s.Turn
-	u := bridges.Usage{ContextUsed: t.Used, ContextSize: t.Size, CostUSD: max(0, s.Cost-t.StartCost)}
+	u := bridges.Usage{ContextUsed: t.Used, ContextSize: t.Size, CostUSD: s.costSince(t)}
 	if t.Usage != nil {
 		u.Input, u.Output = t.Usage.Input, t.Usage.Output
 	}
 	return &u
 }
-
-// Blank reports whether the message that the turn ended with says nothing.
-func (t *Turn) Blank() bool { return len(bytes.TrimSpace([]byte(t.Head))) == 0 }

@@ -168,6 +168,11 @@ func (o *Outbox) hand(batch []bridges.Event) error {
 		if err := o.emit(ev); err != nil {
 			return err
 		}
+		select {
+		case <-o.failed:
+			return nil // aborted: the rest has nobody to go to
+		default:
+		}
 	}
 	return nil
 }
