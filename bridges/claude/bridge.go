@@ -125,7 +125,7 @@ func (b *Bridge) Create(ctx context.Context, req bridges.CreateRequest) (bridges
 			return bridges.Created{}, bridges.Errorf(bridges.KindCapabilityUnsupported,
 				"claude finds a conversation only in the folder it began in, %s", parent.Cwd).WithNext("fork with that working folder")
 		}
-		if err := l.home().copyFrom(homeOf(req.Folders, parent.NativeID)); err != nil {
+		if err := l.home().copyFrom(ctx, homeOf(req.Folders, parent.NativeID)); err != nil {
 			return bridges.Created{}, err
 		}
 		l.handle.ForkOf = parent.NativeID

@@ -2,6 +2,7 @@ package claude
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -99,8 +100,11 @@ func (h home) holds(message string) (bool, error) {
 // copyFrom puts the conversation of another session into this folder, as it is
 // now: a fork begins where its parent was when it was made, however long the
 // parent goes on before the fork's first task.
-func (h home) copyFrom(parent home) error {
-	path := parent.transcript()
+func (h home) copyFrom(ctx context.Context, parent home) error {
+	path, err := parent.settled(ctx)
+	if err != nil {
+		return err
+	}
 	if path == "" {
 		return bridges.Errorf(bridges.KindSessionGone, "the session to fork has no conversation in %s", parent.dir).
 			WithNext("give the session a task before it is forked, or start a new session")
@@ -118,6 +122,51 @@ func (h home) copyFrom(parent home) error {
 		return fmt.Errorf("write the conversation to fork: %w", err)
 	}
 	return nil
+}
+
+// The agent writes its transcript a moment after it has spoken: within 0.2 s, as
+// 2.1.197 does it.
+const (
+	lookAgain = 25 * time.Millisecond
+	quietFor  = 300 * time.Millisecond // without a change, the transcript is whole
+	quietMost = 3 * time.Second        // a parent at work is never quiet
+)
+
+// settled returns the transcript once it has stopped growing, or "" when there is none.
+func (h home) settled(ctx context.Context) (string, error) {
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	began, changed, size := time.Now(), time.Now(), int64(-1)
+	for {
+		path, now := h.transcript(), int64(-1)
+		if st, err := os.Stat(path); err == nil {
+			now = st.Size()
+		}
+		if now != size {
+			size, changed = now, time.Now()
+		}
+		if time.Since(changed) >= quietFor || time.Since(began) >= quietMost {
+			return path, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return "", fmt.Errorf("wait for the conversation to fork: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// written waits, for a moment, until there is a transcript at all.
+func (h home) written(ctx context.Context) {
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for began := time.Now(); h.transcript() == "" && time.Since(began) < quietMost/3; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // loginFile is the user's login as the agent may have it.

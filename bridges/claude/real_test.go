@@ -72,8 +72,12 @@ func TestRealAnswer(t *testing.T) {
 	}
 	w.settings.Effort = "low"
 	w.say("[[say third]]")
-	if last, _ := srv.Last(); last.Effort != "low" || !strings.Contains(last.System, "PERSIMMON") {
+	last, _ := srv.Last()
+	if last.Effort != "low" || !strings.Contains(last.System, "PERSIMMON") {
 		t.Errorf("effort %q", last.Effort)
+	}
+	if body := string(last.Body); !strings.Contains(body, "[[say second]]") {
+		t.Errorf("the restart for another effort lost the turn before it: %s", body)
 	}
 	receipt := w.dispose(false)
 	if !receipt.Proven || receipt.SurvivedCount != 0 {
@@ -255,6 +259,9 @@ func TestRealFork(t *testing.T) {
 	fork := w.other("fork")
 	fork.create(&parent)
 	w.say("[[say BETA]]")
+	if !strings.Contains(string(w.handle.Data), `"begun":true`) {
+		t.Errorf("after a turn the handle is %s", w.handle.Data)
+	}
 	if got := fork.say("[[say GAMMA]]"); got != "GAMMA" {
 		t.Errorf("the fork says %q", got)
 	}

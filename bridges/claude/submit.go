@@ -247,10 +247,14 @@ func (r *run) follow(ctx context.Context) (bridges.Result, error) {
 		if err := m.attend(); err != nil {
 			return bridges.Result{}, err
 		}
+		result, over := r.result()
+		if over && !r.launch.handle.Begun {
+			r.launch.home().written(ctx)
+		}
 		if err := r.begin(); err != nil {
 			return bridges.Result{}, fmt.Errorf("hand over an event: %w", err)
 		}
-		if result, ok := r.result(); ok {
+		if over {
 			return result, nil
 		}
 		events, err := r.next(ctx)
