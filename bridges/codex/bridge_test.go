@@ -63,9 +63,15 @@ func newRig(t *testing.T, mode bridges.Mode) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The race detector sleeps for a second at the exit of the keeper too.
+	keeper := filepath.Join(root, "keeper")
+	if err := os.WriteFile(keeper, []byte("#!/bin/sh\nGORACE=atexit_sleep_ms=0 exec '"+self+"' \"$@\"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(agentproc.KeeperEnv, keeper)
 	a := Agent()
 	a.Command = []string{self}
-	a.Env = map[string]string{fakeEnv: "1"}
+	a.Env = map[string]string{fakeEnv: "1", "GORACE": "atexit_sleep_ms=0"} // the race detector sleeps at exit
 	a.Options = json.RawMessage(`{"config":{"model_provider":"scripted"}}`)
 	r := &rig{t: t, b: New(Options{Version: "test"}), agent: a, id: "s1",
 		settings: bridges.Settings{Mode: mode, Cwd: cwd},
@@ -270,6 +276,28 @@ func TestTurn(t *testing.T) {
 	}
 	if n, _ := readNote(r.handle); !n.Ran {
 		t.Error("the handle does not say that a turn ran")
+	}
+}
+
+// What comes after the end of a turn is neither the next one's text nor its end.
+func TestLateFrames(t *testing.T) {
+	r := newRig(t, ceiling.Full)
+	r.create()
+	r.submit("[say x][late]", newHost())
+	s := r.b.kept(r.id)
+	h := newHost()
+	l := r.b.dial(s, h, clientID(r.id, "t2"), bridges.Position{})
+	// When the answer is there, so is all that was before it.
+	if _, err := l.conn.Call(t.Context(), "thread/backgroundTerminals/clean", nil); err != nil {
+		t.Error(err)
+	}
+	if l.look().over {
+		t.Error("the end of the turn before ended this one")
+	}
+	l.close()
+	r.b.keep(s)
+	if res := r.submit("[say y]", h); res.Status != bridges.StatusCompleted || text(h.events()) != "y" {
+		t.Errorf("%+v %q", res, text(h.events()))
 	}
 }
 

@@ -38,6 +38,7 @@ import (
 //	[retry J]    an error that will be retried
 //	[flood N]    N deltas of 64 bytes
 //	[reroute M]  answer with another model
+//	[late]       more of the turn after its end
 //	[sub X]      a message in a thread of a subagent
 const fakeEnv = "FAKE_CODEX"
 
@@ -375,6 +376,12 @@ func (f *fakeServer) play(thread, turn, task string) {
 		}
 	}
 	end("completed", nil)
+	if strings.Contains(task, "[late]") {
+		for range 2 {
+			f.notify("item/agentMessage/delta", base(object{"itemId": "late", "delta": "late"}))
+		}
+		f.notify("turn/completed", object{"threadId": thread, "turn": object{"id": turn, "status": "completed"}})
+	}
 }
 
 // renew writes a new login as codex does: through the link, by rename.

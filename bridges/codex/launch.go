@@ -29,6 +29,7 @@ type launch struct {
 	keeping  bridges.Keeping
 	limits   limits
 	creds    credentials
+	noCreds  error // why there are none; a process that runs already needs none
 	options  options
 }
 
@@ -69,7 +70,11 @@ func (b *Bridge) prepare(ctx context.Context, agent bridges.Agent, settings brid
 	if err := furnish(folders.State, l.options); err != nil {
 		return nil, err
 	}
-	if l.creds, err = b.credentialsFor(ctx, agent, settings, folders.State, l.options); err != nil {
+	l.creds, err = b.credentialsFor(ctx, agent, settings, folders.State, l.options)
+	if bridges.KindOf(err) == bridges.KindAuthRequired {
+		l.noCreds, err = err, nil
+	}
+	if err != nil {
 		return nil, err
 	}
 	if l.limits, err = b.limitsOf(ctx, l); err != nil {
@@ -187,13 +192,27 @@ func probe(ctx context.Context, l *launch) error {
 func (l *launch) print() string {
 	b, err := json.Marshal(map[string]any{
 		"command": l.agent.Command, "env": l.agent.Env, "options": l.agent.Options, "cwd": l.settings.Cwd,
-		"mcp": l.settings.MCPServers, "limits": l.limits, "state": l.folders.State, "login": l.creds.Stamp,
+		"mcp": l.settings.MCPServers, "limits": l.limits, "state": l.folders.State,
 	})
 	if err != nil {
 		return "" // equals no other
 	}
 	return fingerprint(string(b))
 }
+
+// fits reports whether a session's process was started for this launch.
+func (l *launch) fits(s *session) bool {
+	if s.fold.Launch != l.print() {
+		return false
+	}
+	if l.noCreds != nil {
+		return true // it has what it was started with
+	}
+	return s.fold.Login == l.creds.Stamp && (s.secrets == "" || s.secrets == l.secrets())
+}
+
+// secrets tells values apart that must not be stored.
+func (l *launch) secrets() string { return fingerprint(strings.Join(l.creds.Env, "\n")) }
 
 func fingerprint(s string) string {
 	sum := sha256.Sum256([]byte(s))
@@ -228,7 +247,8 @@ func (l *launch) thread() map[string]any {
 	if len(l.settings.MCPServers) > 0 {
 		servers := map[string]any{}
 		for _, s := range l.settings.MCPServers {
-			server := map[string]any{"command": s.Command, "args": append([]string{}, s.Args...)}
+			// Required: without that codex goes on without a server that does not start.
+			server := map[string]any{"command": s.Command, "args": append([]string{}, s.Args...), "required": true}
 			if len(s.Env) > 0 {
 				server["env"] = s.Env
 			}

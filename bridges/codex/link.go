@@ -30,8 +30,10 @@ type link struct {
 	// ended is why; valid once done is closed.
 	ended error
 
-	// turn takes the events after the position after; nil drops them all.
+	// turn takes the events after the position after; nil drops them all. name is the
+	// turn's: what comes first may be the rest of the one before.
 	turn  bridges.Turn
+	name  string
 	after bridges.Position
 
 	changed chan struct{} // something in view did; holds one token
@@ -64,10 +66,10 @@ type ask struct {
 	withdraw context.CancelFunc
 }
 
-func (b *Bridge) dial(s *session, turn bridges.Turn, after bridges.Position) *link {
+func (b *Bridge) dial(s *session, turn bridges.Turn, name string, after bridges.Position) *link {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &link{
-		s: s, stop: stop, done: make(chan struct{}), turn: turn, after: after, last: s.fold.Next,
+		s: s, stop: stop, done: make(chan struct{}), turn: turn, name: name, after: after, last: s.fold.Next,
 		changed: make(chan struct{}, 1), refused: make(chan struct{}), asks: map[string]*ask{},
 	}
 	l.conn = jsonrpc.New(jsonrpc.Options{
@@ -154,7 +156,7 @@ func (l *link) emit(e bridges.Event) {
 // show updates the view.
 func (l *link) show() {
 	now := view{}
-	if t := l.s.fold.Turn; t != nil {
+	if t := l.s.fold.Turn; t != nil && t.ID == l.name {
 		now = view{codex: t.Codex, over: t.End != nil || t.Refused != nil, unauthed: t.Unauthed}
 	}
 	l.mu.Lock()

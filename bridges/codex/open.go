@@ -86,7 +86,7 @@ func (b *Bridge) clear(ctx context.Context, id, dir string) error {
 func (b *Bridge) openThread(ctx context.Context, l *launch, s *session, parent *note) (note, error) {
 	ctx, cancel := context.WithTimeout(ctx, threadLimit)
 	defer cancel()
-	k := b.dial(s, nil, bridges.Position{})
+	k := b.dial(s, nil, "", bridges.Position{})
 	defer k.close()
 	method, params, n := "thread/start", l.thread(), note{Role: roleOf(l.settings)}
 	if l.settings.Instructions != "" {
@@ -161,7 +161,7 @@ func (b *Bridge) ready(ctx context.Context, l *launch, id string, n note) (*sess
 		return b.revive(ctx, l, id, n, n.Out+1<<32)
 	}
 	_, ended := s.proc.Exit()
-	if !ended && s.fold.Launch == l.print() && s.fold.Thread == n.Thread && s.torn == "" {
+	if !ended && l.fits(s) && s.fold.Thread == n.Thread && s.torn == "" {
 		return s, n, nil, nil
 	}
 	size, err := s.proc.Size()
@@ -212,7 +212,7 @@ func (b *Bridge) revive(ctx context.Context, l *launch, id string, n note, offse
 func (b *Bridge) resume(ctx context.Context, l *launch, s *session, n note) error {
 	ctx, cancel := context.WithTimeout(ctx, threadLimit)
 	defer cancel()
-	k := b.dial(s, nil, bridges.Position{})
+	k := b.dial(s, nil, "", bridges.Position{})
 	defer k.close()
 	params := l.thread()
 	params["threadId"], params["excludeTurns"] = n.Thread, true

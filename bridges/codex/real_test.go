@@ -406,6 +406,15 @@ func TestRealMCP(t *testing.T) {
 	}
 }
 
+func TestRealBadMCPServer(t *testing.T) {
+	r, _ := newReal(t, ceiling.Readonly)
+	r.settings.MCPServers = []bridges.MCPServer{{Name: "bad", Command: "/bin/false"}}
+	_, err := r.b.Create(t.Context(), bridges.CreateRequest{SessionID: r.id, Agent: r.agent, Settings: r.settings, Folders: r.folders})
+	if bridges.KindOf(err) != bridges.KindInvalidArgument || !strings.Contains(err.Error(), "bad") {
+		t.Error(err)
+	}
+}
+
 // mcpEnv makes the test binary an MCP server with one tool.
 const mcpEnv = "TEST_CODEX_MCP"
 

@@ -244,6 +244,35 @@ func TestHostGone(t *testing.T) {
 	}
 }
 
+// Credentials are in nobody's record: after a host's death a session that runs goes
+// on without them, and one that does not run asks for them.
+func TestCredentialsAreGone(t *testing.T) {
+	r := newRig(t, ceiling.Full).own()
+	r.settings.Env = []string{"CODEX_API_KEY=a"}
+	r.create()
+	r.submit("[say x]", newHost())
+	r.restart()
+	r.settings.Env = nil
+	if out := r.reconnect(""); out.Status != bridges.ReconnectSame {
+		t.Errorf("%+v", out)
+	}
+	if res := r.submit("[say y]", newHost()); res.Status != bridges.StatusCompleted {
+		t.Errorf("%+v", res)
+	}
+	r.kill()
+	if _, err := r.b.Submit(t.Context(), r.request("[say z]"), newHost()); bridges.KindOf(err) != bridges.KindAuthRequired {
+		t.Error(err)
+	}
+	// A new value reaches the agent by a new process.
+	r.settings.Env = []string{"CODEX_API_KEY=b"}
+	r.submit("[say x]", newHost())
+	r.settings.Env = []string{"CODEX_API_KEY=c"}
+	h := newHost()
+	if r.submit("[env]", h); !strings.Contains(text(h.events()), "CODEX_API_KEY=c") {
+		t.Error("the old key is still in use")
+	}
+}
+
 func TestEmitFails(t *testing.T) {
 	r := newRig(t, ceiling.Full)
 	r.create()

@@ -36,6 +36,8 @@ type session struct {
 	// died: codex may have it or not.
 	torn   string
 	models []model
+	// secrets is launch.secrets of its start; empty in a process that did not start it.
+	secrets string
 }
 
 // attach finds the process of a folder and folds what was sent to it. What it sent
@@ -102,6 +104,9 @@ func (b *Bridge) end(ctx context.Context, s *session, why string) error {
 
 // start starts an app-server and shakes hands with it. Its output begins at offset.
 func (b *Bridge) start(ctx context.Context, l *launch, id string, offset int64) (*session, error) {
+	if l.noCreds != nil {
+		return nil, l.noCreds
+	}
 	r, err := b.run()
 	if err != nil {
 		return nil, err
@@ -115,7 +120,7 @@ func (b *Bridge) start(ctx context.Context, l *launch, id string, offset int64) 
 	if err != nil {
 		return nil, err
 	}
-	s := &session{id: id, proc: p, fold: fold.New(l.print(), offset)}
+	s := &session{id: id, proc: p, fold: fold.New(l.print(), l.creds.Stamp, offset), secrets: l.secrets()}
 	if err := b.shakeHands(ctx, s); err != nil {
 		return nil, errors.Join(err, b.end(context.WithoutCancel(ctx), s, "it did not start well"))
 	}
@@ -128,7 +133,7 @@ func (b *Bridge) shakeHands(ctx context.Context, s *session) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, helloLimit)
 	defer cancel()
-	l := b.dial(s, nil, bridges.Position{})
+	l := b.dial(s, nil, "", bridges.Position{})
 	defer l.close()
 	_, err := l.conn.Call(ctx, "initialize", map[string]any{
 		"clientInfo":   map[string]any{"name": "subspan", "title": "subspan", "version": b.version},

@@ -61,7 +61,7 @@ func (b *Bridge) submit(ctx context.Context, req bridges.SubmitRequest, n note, 
 			WithNext("wait for that turn, or stop it")
 	}
 	if s.models == nil {
-		k := b.dial(s, nil, bridges.Position{})
+		k := b.dial(s, nil, "", bridges.Position{})
 		hello, cancel := context.WithTimeout(ctx, helloLimit)
 		s.models = listModels(hello, k)
 		cancel()
@@ -151,7 +151,7 @@ func (f *following) run(ctx context.Context) (bridges.Result, error) {
 	// From here on the fold is the link's.
 	f.thread = f.s.fold.Thread
 	f.asked = f.task == nil && f.s.fold.Turn.Interrupted
-	k := f.b.dial(f.s, f.turn, f.after)
+	k := f.b.dial(f.s, f.turn, f.name, f.after)
 	defer k.close()
 	if f.task != nil {
 		if _, err := k.conn.Start(ctx, "turn/start", f.task); err != nil {
@@ -309,14 +309,14 @@ func (f *following) end(res *bridges.Result, t *fold.Turn, stopped bool) {
 	res.StopReason = t.End.Status
 	why := t.End.Fault
 	switch {
-	case t.Unauthed >= loginTries && t.End.Status != "completed":
-		res.Status = bridges.StatusFailed
-		res.Error = (&fold.Fault{Code: "unauthorized", Message: t.Last}).AsError(f.launch.agent, t.Model)
 	case stopped:
 		res.Status = bridges.StatusCancelled
 		if t.End.Status == "completed" {
 			res.Warnings = append(res.Warnings, "codex had finished the turn when the stop reached it")
 		}
+	case t.Unauthed >= loginTries && t.End.Status != "completed":
+		res.Status = bridges.StatusFailed
+		res.Error = (&fold.Fault{Code: "unauthorized", Message: t.Last}).AsError(f.launch.agent, t.Model)
 	case t.End.Status == "completed":
 		res.Status = bridges.StatusCompleted
 	case t.End.Status == "interrupted":

@@ -109,6 +109,8 @@ func CallError(method string, err error) error {
 		return bridges.Errorf(bridges.KindSessionGone, "codex: %s", e.Text()).WithNext("create a new session")
 	case strings.Contains(text, "active writer"):
 		return bridges.Errorf(bridges.KindSessionBusy, "codex: %s", e.Text()).WithNext("close the other codex that has this conversation open")
+	case strings.Contains(text, "required mcp servers"):
+		return bridges.Errorf(bridges.KindInvalidArgument, "codex: %s", Clip(e.Text(), MaxNotice)).WithNext("check the MCP server's command, or leave the server out")
 	case strings.Contains(text, "unauthorized"), strings.Contains(text, "not logged in"):
 		return bridges.Errorf(bridges.KindAuthRequired, "codex: %s", e.Text()).WithNext("%s", LoginHint(bridges.Agent{}))
 	}

@@ -18,9 +18,10 @@ import (
 // What was sent may be folded earlier than in truth, up to all of it at once before
 // the first byte of output; a response is never seen before its request.
 type State struct {
-	Launch string         `json:"launch"` // what the process was started for, see launch.print
-	Out    int64          `json:"out"`    // where the output of the process begins
-	Next   int64          `json:"next"`   // where the first message begins that is not folded yet
+	Launch string         `json:"launch"`          // what the process was started for, as the bridge tells it
+	Login  string         `json:"login,omitempty"` // which login it was started with
+	Out    int64          `json:"out"`             // where the output of the process begins
+	Next   int64          `json:"next"`            // where the first message begins that is not folded yet
 	Thread string         `json:"thread,omitempty"`
 	LastID int64          `json:"last_id"`
 	Calls  map[int64]call `json:"calls"` // our calls without an answer
@@ -74,13 +75,13 @@ type Ending struct {
 }
 
 // New is the fold of a process whose output begins at offset.
-func New(launch string, offset int64) *State {
-	return &State{Launch: launch, Out: offset, Next: offset, Calls: map[int64]call{}, Asked: map[string]int64{}, Replied: map[string]bool{}}
+func New(launch, login string, offset int64) *State {
+	return &State{Launch: launch, Login: login, Out: offset, Next: offset, Calls: map[int64]call{}, Asked: map[string]int64{}, Replied: map[string]bool{}}
 }
 
 // Load reads a checkpoint.
 func Load(data []byte) (*State, error) {
-	f := New("", 0)
+	f := New("", "", 0)
 	if err := json.Unmarshal(data, f); err != nil {
 		return nil, fmt.Errorf("the session's checkpoint: %w", err)
 	}
@@ -270,20 +271,24 @@ func (f *State) Current(params []byte) *Turn {
 	if id == "" {
 		id = jsonrpc.GetString(params, "turn", "id")
 	}
-	switch {
-	case id == "" || id == t.Codex:
-		return t
-	case t.Codex == "" && id != f.Past:
-		// The notification overtook the answer to turn/start.
-		t.Codex = id
+	if id == "" || id == t.Codex {
 		return t
 	}
 	return nil
 }
 
+// started takes a turn/started that overtook the answer to turn/start. No other
+// notification says which turn is meant: after a resume codex tells of old ones.
+func (f *State) started(params []byte) {
+	id := jsonrpc.GetString(params, "turn", "id")
+	if t := f.Turn; t != nil && t.Codex == "" && id != f.Past && jsonrpc.GetString(params, "threadId") == f.Thread {
+		t.Codex = id
+	}
+}
+
 func (f *State) oversize(m *jsonrpc.Message, e *emitter) {
 	t := f.Turn
-	if t == nil || t.End != nil {
+	if t == nil || t.Codex == "" || t.End != nil {
 		return
 	}
 	e.notice("error", "oversize_frame", "codex sent a frame of "+size(m.Size)+" ("+m.Method+"), too long to read; it was skipped")

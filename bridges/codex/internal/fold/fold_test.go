@@ -194,7 +194,7 @@ func TestRecordingsCutAnywhere(t *testing.T) {
 
 // stream is a session of a state whose thread is "t" and whose turn/start is on its way.
 func stream(t *testing.T) (*State, func(lines ...string) []bridges.Event) {
-	f := New("", 0)
+	f := New("", "", 0)
 	f.Thread = "t"
 	f.Sent([]byte(`{"id":7,"method":"turn/start","params":{"threadId":"t","clientUserMessageId":"s/1","model":"m"}}` + "\n"))
 	offset := int64(0)
@@ -275,7 +275,6 @@ func TestB30UsageIsTheTurnsOwn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, feed := stream(t)
-			f.Past = "old"
 			feed(slices.Concat(tc.before, []string{accepted}, tc.in)...)
 			if f.Turn.Usage == nil || f.Turn.Usage.Input != tc.want {
 				t.Errorf("%+v, want %d", f.Turn.Usage, tc.want)
@@ -420,7 +419,7 @@ func FuzzFold(f *testing.F) {
 	f.Add([]byte(`{"method":"thread/tokenUsage/updated","params":{"threadId":"t","tokenUsage":{"total":{"inputTokens":-1}}}}`))
 	f.Fuzz(func(t *testing.T, out []byte) {
 		play := func() (*State, []bridges.Event) {
-			s := New("", 0)
+			s := New("", "", 0)
 			s.Thread = "t"
 			s.Sent([]byte(`{"id":7,"method":"turn/start","params":{"threadId":"t","clientUserMessageId":"s/1"}}` + "\n"))
 			var events []bridges.Event

@@ -36,10 +36,14 @@ var silent = map[string]bool{
 	"remoteControl/status/changed": true, "skills/changed": true,
 	"thread/goal/cleared": true, "thread/name/updated": true, "thread/readState/changed": true,
 	"thread/settings/updated": true, "thread/started": true, "thread/status/changed": true,
-	"turn/diff/updated": true, "turn/moderationMetadata": true, "turn/started": true,
+	"turn/diff/updated": true, "turn/moderationMetadata": true,
 }
 
 func (f *State) notification(m *jsonrpc.Message, e *emitter) {
+	if m.Method == "turn/started" {
+		f.started(m.Params)
+		return
+	}
 	t := f.Current(m.Params)
 	switch m.Method {
 	case "thread/tokenUsage/updated":
