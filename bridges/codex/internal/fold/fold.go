@@ -18,13 +18,13 @@ import (
 // What was sent may be folded earlier than in truth, up to all of it at once before
 // the first byte of output; a response is never seen before its request.
 type State struct {
-	Launch string         `json:"launch"`          // what the process was started for, as the bridge tells it
-	Login  string         `json:"login,omitempty"` // which login it was started with
-	Out    int64          `json:"out"`             // where the output of the process begins
-	Next   int64          `json:"next"`            // where the first message begins that is not folded yet
-	Thread string         `json:"thread,omitempty"`
-	LastID int64          `json:"last_id"`
-	Calls  map[int64]call `json:"calls"` // our calls without an answer
+	Launch string           `json:"launch"`          // what the process was started for, as the bridge tells it
+	Login  string           `json:"login,omitempty"` // which login it was started with
+	Out    int64            `json:"out"`             // where the output of the process begins
+	Next   int64            `json:"next"`            // where the first message begins that is not folded yet
+	Thread string           `json:"thread,omitempty"`
+	LastID int64            `json:"last_id"`
+	Calls  map[int64]string `json:"calls"` // the methods of our calls without an answer
 	// Asked are the agent's requests without an answer, by raw id; Replied the
 	// answers to requests that are not folded yet, true for one that denies.
 	Asked   map[string]int64 `json:"asked"`
@@ -38,12 +38,6 @@ type State struct {
 	Default  string `json:"default,omitempty"` // the effort that codex starts with, where it tells
 	Provider string `json:"provider,omitempty"`
 	Version  string `json:"version,omitempty"`
-	Noise    int64  `json:"noise,omitempty"`
-}
-
-type call struct {
-	Method string `json:"method"`
-	Thread string `json:"thread,omitempty"`
 }
 
 // Turn is the fold of one turn.
@@ -76,7 +70,7 @@ type Ending struct {
 
 // New is the fold of a process whose output begins at offset.
 func New(launch, login string, offset int64) *State {
-	return &State{Launch: launch, Login: login, Out: offset, Next: offset, Calls: map[int64]call{}, Asked: map[string]int64{}, Replied: map[string]bool{}}
+	return &State{Launch: launch, Login: login, Out: offset, Next: offset, Calls: map[int64]string{}, Asked: map[string]int64{}, Replied: map[string]bool{}}
 }
 
 // Load reads a checkpoint.
@@ -102,7 +96,7 @@ func (f *State) Sent(frame []byte) {
 				continue
 			}
 			f.LastID = max(f.LastID, id)
-			f.Calls[id] = call{Method: m.Method, Thread: jsonrpc.GetString(m.Params, "threadId")}
+			f.Calls[id] = m.Method
 			switch m.Method {
 			case "turn/start":
 				f.begin(id, m.Params)
@@ -212,8 +206,6 @@ func (f *State) Received(m *jsonrpc.Message, out func(bridges.Event)) {
 		f.notification(m, e)
 	case jsonrpc.Oversize:
 		f.oversize(m, e)
-	case jsonrpc.Noise:
-		f.Noise++
 	}
 }
 
@@ -222,9 +214,9 @@ func (f *State) response(m *jsonrpc.Message) {
 	if !ok {
 		return
 	}
-	c := f.Calls[id]
+	method := f.Calls[id]
 	delete(f.Calls, id)
-	switch c.Method {
+	switch method {
 	case "initialize":
 		f.Version = versionOf(jsonrpc.GetString(m.Result, "userAgent"))
 	case "thread/start", "thread/resume", "thread/fork":

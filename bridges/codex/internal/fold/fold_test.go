@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -444,4 +445,34 @@ func FuzzFold(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A text of 32 MiB in one frame passes in pieces, and the fold does not keep it.
+func TestHugeText(t *testing.T) {
+	f, feed := stream(t)
+	feed(accepted)
+	line := []byte(`{"method":"item/completed","params":{"threadId":"t","turnId":"u","item":{"type":"agentMessage","id":"a","text":"` + strings.Repeat(`0123456\n`, 4<<20) + `"}}}` + "\n")
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	total, pieces, peak := 0, 0, uint64(0)
+	for m := range jsonrpc.Messages(jsonrpc.Frame{Offset: 1 << 20, Data: line, Size: int64(len(line))}) {
+		f.Received(&m, func(e bridges.Event) {
+			total, pieces = total+len(e.Text), pieces+1
+			if pieces%32 == 0 {
+				runtime.GC()
+				runtime.ReadMemStats(&after)
+				peak = max(peak, after.HeapAlloc)
+			}
+		})
+	}
+	if total != 32<<20 || pieces < total/maxPiece {
+		t.Errorf("%d bytes in %d pieces", total, pieces)
+	}
+	if grown := int64(peak) - int64(before.HeapAlloc); grown > 8<<20 {
+		t.Errorf("the heap grew by %d bytes", grown)
+	}
+	if len(save(t, f)) > 4<<10 {
+		t.Error("the fold keeps the text")
+	}
 }
