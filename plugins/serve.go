@@ -28,7 +28,8 @@ import (
 
 const (
 	// memoryLimit is a soft limit: the collector works harder near it, nothing fails.
-	memoryLimit = 48 << 20
+	// The program's own pages, 16 MiB, come on top.
+	memoryLimit = 42 << 20
 	// drainLimit is how long handlers may take to return at the end. A host that is
 	// gone for good expects the process to be gone within two seconds.
 	drainLimit = 1500 * time.Millisecond

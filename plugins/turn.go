@@ -17,14 +17,14 @@ import (
 // these bounds: batches form by themselves under load and nothing waits for one.
 const (
 	maxBatchEvents = 256
-	maxBatchBytes  = 1 << 20
+	maxBatchBytes  = 512 << 10
 )
 
 // The queue before the wire. When it is full Emit blocks, and with it the bridge's
 // reading of the agent.
 const (
 	maxQueued      = 4096
-	maxQueuedBytes = 4 << 20
+	maxQueuedBytes = 1 << 20
 )
 
 // maxEvent bounds one event on the wire. Contract sizes are far below.

@@ -31,7 +31,11 @@ func (r *Runner) Attach(ctx context.Context, dir string) (*Proc, error) {
 		// In this order: a keeper that writes its record and dies in between is found.
 		alive := folder.Locked(dir, folder.Lock)
 		if folder.Exists(filepath.Join(dir, folder.Keeper)) {
-			return r.open(dir)
+			p, err := r.open(dir)
+			if errors.Is(err, fs.ErrNotExist) {
+				err = fmt.Errorf("%w in %s: it was removed", ErrNoProcess, dir)
+			}
+			return p, err
 		}
 		if !alive {
 			// Its starter or keeper died on the way: nobody was ever told of it.
@@ -155,8 +159,11 @@ func Remove(dir string) error {
 		return err
 	}
 	defer lock.Close()
-	if err = os.RemoveAll(dir); err == nil {
-		return nil
+	// Whoever looks at the lock meanwhile may make its file anew, hence not once only.
+	for range 5 {
+		if err = os.RemoveAll(dir); err == nil {
+			return nil
+		}
 	}
 	// The agent's TMPDIR may hold folders without the right to remove from them, such
 	// as a module cache.

@@ -116,10 +116,17 @@ func (p *Proc) look() {
 			}
 		}
 	}
+	if removed(err) && !folder.Exists(p.dir) {
+		// Only an ended tree's folder is removed, and on somebody's order.
+		e, err = bridges.Exit{Code: -1, At: time.Now(), Ordered: "ended by another process of the host"}, nil
+	}
 	if err == nil {
 		p.setExit(e)
 	}
 }
+
+// removed reports whether an error means that the folder was removed while we looked.
+func removed(err error) bool { return errors.Is(err, ErrNoProcess) || errors.Is(err, fs.ErrNotExist) }
 
 func (p *Proc) setExit(e bridges.Exit) {
 	p.mu.Lock()
@@ -250,8 +257,10 @@ type StopOptions struct {
 }
 
 // Stop ends the agent's whole tree and returns when it is gone, or when what is left
-// of it is named in the receipt. It is idempotent, and works after Release too; after
-// Remove it returns ErrNoProcess. When ctx ends first, the order stands.
+// of it is named in the receipt. It is idempotent, and works after Release too. When
+// somebody else ended the tree and removed the folder meanwhile, the receipt says so:
+// a folder is removed only after the end of its tree was proven. When ctx ends first,
+// the order stands.
 func (p *Proc) Stop(ctx context.Context, o StopOptions) (bridges.Receipt, error) {
 	if o.Grace <= 0 {
 		o.Grace = 2 * time.Second
@@ -267,6 +276,9 @@ func (p *Proc) Stop(ctx context.Context, o StopOptions) (bridges.Receipt, error)
 		change := p.change()
 		if !folder.Locked(p.dir, folder.Lock) {
 			r, err := salvage(p.dir)
+			if removed(err) {
+				r, err = bridges.Receipt{Proven: true, Notes: []string{"another process of the host ended it at the same time, and has its receipt"}}, nil
+			}
 			if !errors.Is(err, folder.ErrLocked) { // else somebody is at it
 				p.look()
 				return r, err
