@@ -207,6 +207,12 @@ func (h *host) events() []bridges.Event {
 	return slices.Clone(h.got)
 }
 
+func (h *host) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.got)
+}
+
 func (h *host) questions() []bridges.Question {
 	h.mu.Lock()
 	defer h.mu.Unlock()

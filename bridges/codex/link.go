@@ -181,8 +181,8 @@ func (l *link) look() view {
 // process has to read again stays bounded, and so does the spool.
 func (l *link) checkpoint(seq uint64) {
 	f := l.s.fold
-	if l.turn == nil || f.Next-l.last < checkpointEvery {
-		return
+	if l.turn == nil || f.Next-l.last < checkpointEvery || len(f.Asked) > 0 {
+		return // a question that is open has to be read again to be asked again
 	}
 	l.last = f.Next
 	if l.pending != nil {

@@ -31,9 +31,10 @@ import (
 // agent, is started on the user's file to renew it (renew) before it is copied. The
 // agent can neither spend nor spoil the user's login.
 //
-// Tested with codex 0.171: a refresh writes through a symbolic link, by rename in the
-// folder of its target; a file without a refresh token is taken as long as the access
-// token is good; after that turns end with 401. Not tested: the real login server.
+// Tested with codex 0.171 against a login server of our own: a refresh writes through
+// a symbolic link, by rename in the folder of its target, and spends each token once;
+// a file without a refresh token is taken as long as the access token is good, and
+// after that turns end with 401. Not tested: the real login server.
 
 // keyProvider is the name under which a key from the environment is configured.
 const keyProvider = "subspan-key"

@@ -182,6 +182,46 @@ func TestKilledInATurn(t *testing.T) {
 	}
 }
 
+// In a long turn the state is stored from time to time, and what lies before it is
+// not read again.
+func TestLongTurn(t *testing.T) {
+	r := newRig(t, ceiling.Full)
+	r.create()
+	r.restart()
+	gate := filepath.Join(r.settings.Cwd, "gate")
+	const pieces = 120_000 // some 24 MiB of output
+	req := r.request(fmt.Sprintf("[flood %d][wait %s][say end]", pieces, gate))
+	h := newHost()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		h.until(t, "the flood", func() bool { return h.count() > pieces-1000 })
+		cancel()
+	}()
+	if _, err := r.b.Submit(ctx, req, h); err == nil {
+		t.Fatal("no error")
+	}
+	first := h.events()
+	s, err := r.b.attach(t.Context(), r.id, r.folders.Run)
+	if err != nil || s == nil {
+		t.Fatal(err)
+	}
+	if s.fold.Next < checkpointEvery || s.fold.Turn == nil {
+		t.Errorf("nothing was stored in the turn: %d", s.fold.Next)
+	}
+	s.proc.Release()
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	req.Resume = &bridges.Resume{After: first[len(first)-1].Pos}
+	h = newHost()
+	if res, err := r.b.Submit(t.Context(), req, h); err != nil || res.Status != bridges.StatusCompleted {
+		t.Fatalf("%+v %v", res, err)
+	}
+	if got := len(text(first)) + len(text(h.events())); got != pieces*64+3 {
+		t.Errorf("got %d bytes, want %d", got, pieces*64+3)
+	}
+}
+
 func TestKilledWhileAsking(t *testing.T) {
 	r := newRig(t, ceiling.Default)
 	r.create()
