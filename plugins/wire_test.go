@@ -248,7 +248,7 @@ func TestBatchesAreBounded(t *testing.T) {
 		turn.Emit(textEvent(i))
 	}
 	big := textEvent(0)
-	big.Text = strings.Repeat("x", 700<<10)
+	big.Text = strings.Repeat("x", 450<<10)
 	turn.Emit(big)
 	turn.Emit(big)
 	turn.close()
