@@ -9,6 +9,7 @@ import (
 
 	"github.com/subspan-dev/subspan/bridges"
 	"github.com/subspan-dev/subspan/bridges/agentproc"
+	"github.com/subspan-dev/subspan/bridges/jsonrpc"
 )
 
 // Options make a Bridge.
@@ -36,7 +37,7 @@ type Bridge struct {
 	limits limits
 }
 
-// limits are how long the bridge waits for an agent.
+// limits are how long the bridge waits for an agent, and how much it takes at once.
 type limits struct {
 	start  time.Duration // for initialize and for a session to open
 	call   time.Duration // for a setting
@@ -44,6 +45,7 @@ type limits struct {
 	cancel time.Duration // for a turn to end after it was asked to
 	quiet  time.Duration // of silence, before a late answer is taken as whole
 	settle time.Duration // for that, at most
+	frame  int64         // bytes of the longest message
 }
 
 var _ bridges.Bridge = (*Bridge)(nil)
@@ -57,7 +59,7 @@ func New(o Options) *Bridge {
 		log: o.Log, version: o.Version, sessions: map[string]*session{}, busy: map[string]chan struct{}{},
 		limits: limits{
 			start: time.Minute, call: 30 * time.Second, write: 30 * time.Second, cancel: 10 * time.Second,
-			quiet: 50 * time.Millisecond, settle: 150 * time.Millisecond,
+			quiet: 50 * time.Millisecond, settle: 150 * time.Millisecond, frame: jsonrpc.DefaultMaxFrame,
 		},
 	}
 	if b.version == "" {

@@ -42,7 +42,7 @@ func newRig(t *testing.T, flags string, options string) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{t: t, id: "s_" + filepath.Base(dir),
-		agent:    bridges.Agent{Name: "fake", Command: []string{self}, Env: map[string]string{"FAKE": "on," + flags}, PassEnv: []string{"FAKE_KEY"}, LoginHint: "log in, please"},
+		agent:    bridges.Agent{Name: "fake", Command: []string{self}, Env: map[string]string{"FAKE": "on," + flags, "GORACE": "atexit_sleep_ms=0"}, PassEnv: []string{"FAKE_KEY"}, LoginHint: "log in, please"},
 		settings: bridges.Settings{Mode: ceiling.Full, Cwd: filepath.Join(dir, "work")},
 		folders:  bridges.Folders{Run: filepath.Join(dir, "run"), State: filepath.Join(dir, "state")},
 	}

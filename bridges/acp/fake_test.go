@@ -32,8 +32,33 @@ func TestMain(m *testing.M) {
 		newFake(flags).serve()
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	os.Exit(runTests(m))
 }
+
+// runTests has keepers start by way of a script. With the race detector every process
+// sleeps for a second before it ends unless its environment says otherwise, and a
+// keeper's is empty.
+func runTests(m *testing.M) int {
+	self, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	dir, err := os.MkdirTemp("", "acp-keeper")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	keeper := filepath.Join(dir, "keeper")
+	script := "#!/bin/sh\n" + noSleep + " exec '" + self + "' \"$@\"\n"
+	if err := os.WriteFile(keeper, []byte(script), 0o700); err != nil {
+		panic(err)
+	}
+	os.Setenv(agentproc.KeeperEnv, keeper)
+	os.Setenv("GORACE", strings.TrimPrefix(noSleep, "GORACE="))
+	return m.Run()
+}
+
+const noSleep = "GORACE=atexit_sleep_ms=0"
 
 // fake is an ACP agent that does what it is told: how it opens by flags in its
 // environment, what it does in a turn by the lines of the task. It keeps sessions in
@@ -413,7 +438,8 @@ func (f *fake) prompt(id json.RawMessage, params json.RawMessage) {
 		case "deaf": // neither reads nor ends
 			os.Stdin.Close()
 			select {}
-		case "stubborn": // does not care about cancel
+		case "stubborn": // says something, and does not care about cancel
+			f.say(arg)
 			<-cancel
 			select {}
 		case "grandchild":

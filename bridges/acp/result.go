@@ -191,22 +191,29 @@ func (l *link) permission(ctx context.Context, q fold.Question) (any, error) {
 		return nil, jsonrpc.ErrLeaveOpen
 	}
 	asking, stop := context.WithCancel(ctx)
-	answers := make(chan bridges.Answer, 1)
+	type reply struct {
+		answer bridges.Answer
+		err    error
+	}
+	replies := make(chan reply, 1)
 	r.asks.Go(func() {
 		answer, err := r.turn.Ask(asking, l.s.hideQuestion(q.Asked))
-		if err != nil {
-			answer = bridges.Answer{Decision: bridges.Deny, Reason: err.Error()}
-		}
-		answers <- answer
+		replies <- reply{answer, err}
 	})
 	defer stop()
 	var answer bridges.Answer
 	select {
-	case answer = <-answers:
-		if ctx.Err() == nil {
-			break
+	case got := <-replies:
+		switch {
+		case ctx.Err() != nil:
+			return l.unasked()
+		case got.err != nil:
+			// A host always has an answer. One that has not is gone, and the next will
+			// be asked.
+			r.out.Abort(got.err)
+			return nil, jsonrpc.ErrLeaveOpen
 		}
-		return l.unasked()
+		answer = got.answer
 	case <-r.stopping:
 		return outcome{Outcome: "cancelled"}.wrap(), nil
 	case <-ctx.Done():

@@ -339,7 +339,7 @@ func drive(dir string) {
 		panic(err)
 	}
 	b := New(Options{Version: "test"})
-	agent := bridges.Agent{Name: "fake", Command: []string{self}, Env: map[string]string{"FAKE": "on"}}
+	agent := bridges.Agent{Name: "fake", Command: []string{self}, Env: map[string]string{"FAKE": "on", "GORACE": "atexit_sleep_ms=0"}}
 	settings := bridges.Settings{Mode: ceiling.Full, Cwd: dir}
 	folders := bridges.Folders{Run: filepath.Join(dir, "run"), State: filepath.Join(dir, "state")}
 	c, err := b.Create(context.Background(), bridges.CreateRequest{SessionID: "driven", Agent: agent, Settings: settings, Folders: folders})
@@ -441,7 +441,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 	events := positioned(recorded)
 	cut := len(events) / 2 // the host had recorded half of them
 	r := &rig{t: t, id: "driven", handle: handle,
-		agent:    bridges.Agent{Name: "fake", Command: []string{self}, Env: map[string]string{"FAKE": "on"}},
+		agent:    bridges.Agent{Name: "fake", Command: []string{self}, Env: map[string]string{"FAKE": "on", "GORACE": "atexit_sleep_ms=0"}},
 		settings: bridges.Settings{Mode: ceiling.Full, Cwd: dir},
 		folders:  bridges.Folders{Run: filepath.Join(dir, "run"), State: filepath.Join(dir, "state")},
 	}
@@ -482,7 +482,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 func TestLongTurnDoesNotKeepItsOutput(t *testing.T) {
 	r := newRig(t, "", "")
 	r.mustCreate()
-	const size = 64 << 20
+	const size = 44 << 20
 	h, res := r.mustSubmit(fmt.Sprintf("flood %d\nsay end", size))
 	if n := len(h.text()); n < size || res.Status != bridges.StatusCompleted {
 		t.Fatalf("%d bytes, %+v", n, res)

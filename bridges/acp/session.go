@@ -197,7 +197,7 @@ func (s *session) connect(ctx context.Context, r *run) (*link, error) {
 	s.mu.Lock()
 	l.conn = jsonrpc.New(jsonrpc.Options{
 		Source: l, Sink: l, Handler: l, Log: s.b.log.With("session", s.id),
-		WriteLimit: s.b.limits.write, NextID: s.state.NextID,
+		MaxFrame: s.b.limits.frame, WriteLimit: s.b.limits.write, NextID: s.state.NextID,
 	})
 	for id := range s.state.Calls {
 		l.conn.Adopt(id)
@@ -211,7 +211,9 @@ func (s *session) connect(ctx context.Context, r *run) (*link, error) {
 	}
 	open := slices.Clone(s.state.Open)
 	s.mu.Unlock()
-	ctx, l.stop = context.WithCancel(ctx)
+	// Not the caller's ctx: what is open when that ends is answered or left open by
+	// what the end means, which only the call can tell. It closes the link.
+	ctx, l.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
 		defer close(l.done)
 		l.result = l.conn.Run(ctx)

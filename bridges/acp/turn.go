@@ -3,6 +3,7 @@ package acp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -110,12 +111,21 @@ func (b *Bridge) Submit(ctx context.Context, req bridges.SubmitRequest, turn bri
 			return s.attach(ctx, a, *req.Resume, turn)
 		}
 	}
-	s, err := b.ready(ctx, a, p, h)
-	if err != nil {
-		return bridges.Result{}, err
+	for again := true; ; again = false {
+		s, err := b.ready(ctx, a, p, h)
+		if err != nil {
+			return bridges.Result{}, err
+		}
+		res, err := s.submit(ctx, a, h, req, turn)
+		if !again || !errors.Is(err, errNotTaken) {
+			return res, err
+		}
+		// It had ended, and nobody knew yet. The task was not given to anybody.
 	}
-	return s.submit(ctx, a, h, req, turn)
 }
+
+// errNotTaken says that the agent had ended before it could take the task.
+var errNotTaken = errors.New("the agent had ended before it got the task")
 
 // resumable finds the session of a turn that was submitted before and may have
 // reached the agent. It returns nil when the turn has not, and may be sent.
@@ -196,7 +206,7 @@ func (b *Bridge) ready(ctx context.Context, a ask, p *Profile, h handle) (*sessi
 func (s *session) submit(ctx context.Context, a ask, h handle, req bridges.SubmitRequest, turn bridges.Turn) (bridges.Result, error) {
 	late, err := s.prepare(ctx, a)
 	if err != nil {
-		return bridges.Result{}, err
+		return bridges.Result{}, s.notTaken(err)
 	}
 	select {
 	case <-turn.Cancelled():
@@ -281,12 +291,22 @@ func (l *link) send(ctx context.Context, params promptParams) error {
 	l.run.out.Close()
 	s := l.s
 	// A part of the task may be with the agent: it must not wait for the rest.
+	err = s.notTaken(err)
 	_, stopErr := s.proc.Stop(context.WithoutCancel(ctx), agentproc.StopOptions{Reason: "it did not take its task"})
-	s.b.forget(s.id)
 	if errors.As(err, new(*bridges.Error)) {
 		return errors.Join(err, stopErr)
 	}
 	return errors.Join(bridges.Errorf(bridges.KindAgentFailed, "the agent did not take the task: %w%s", err, l.heard()), stopErr)
+}
+
+// notTaken marks an error whose reason is that the agent has ended.
+func (s *session) notTaken(err error) error {
+	select {
+	case <-s.proc.Exited():
+		return fmt.Errorf("%w: %w", errNotTaken, err)
+	default:
+		return err
+	}
 }
 
 // loginAndRepeat is for agents that ask for a login only when they get a task.

@@ -62,7 +62,11 @@ func TestB11CharactersOneByteAtATime(t *testing.T) {
 func TestB12LineLongerThanBuffer(t *testing.T) {
 	r := newRig(t, "", "")
 	r.mustCreate()
-	for _, size := range []int{70 << 10, 2 << 20, 40 << 20} {
+	largest := 40 << 20
+	if raced {
+		largest = 4 << 20
+	}
+	for _, size := range []int{70 << 10, 2 << 20, largest} {
 		h, res := r.mustSubmit(fmt.Sprintf("big %d\nsay .", size))
 		if n := len(h.text()); n != size+1 || res.Status != bridges.StatusCompleted {
 			t.Errorf("%d bytes of %d, %+v", n, size, res)
@@ -73,7 +77,8 @@ func TestB12LineLongerThanBuffer(t *testing.T) {
 			}
 		}
 	}
-	h, res := r.mustSubmit("big 70000000\nsay after it")
+	r.b.limits.frame = 2 << 20
+	h, res := r.mustSubmit(fmt.Sprintf("big %d\nsay after it", 2<<20))
 	if h.text() != "after it" || res.Status != bridges.StatusCompleted {
 		t.Errorf("%d bytes, %+v", len(h.text()), res)
 	}
@@ -169,7 +174,7 @@ func TestCancel(t *testing.T) {
 		{"open permission", "", "say up\npermit a allow_once reject_once", func(bridges.Question) bridges.Answer { select {} }, "", true},
 		{"two open permissions", "", "say up\nboth", func(bridges.Question) bridges.Answer { select {} }, "", true},
 		{"unfinished tool", "", `update {"sessionUpdate":"tool_call","toolCallId":"c","title":"t","status":"pending"}` + "\nsay up\nhang", nil, "", true},
-		{"deaf to it", "", "say up\nstubborn", nil, "did not stop", false},
+		{"deaf to it", "", "stubborn up", nil, "did not stop", false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

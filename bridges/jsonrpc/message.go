@@ -105,14 +105,12 @@ func Messages(f Frame) iter.Seq[Message] {
 		for len(line) > 0 {
 			m, at, end := next(line)
 			if at < 0 {
+				// Escapes may stand inside of the message. Without them its place is no
+				// more exact than its line, and still the same for the same bytes.
 				if clean := stripEscapes(line); len(clean) < len(line) {
-					// The escapes stood inside of the message. Everything behind has
-					// the place where the line begins: still the same for the same bytes.
-					line = clean
-					if m, at, end = next(line); at >= 0 {
-						m.Offset, m.Size = offset, int64(len(f.Data))
-						yield(m)
-						return
+					if _, at, _ := next(clean); at >= 0 {
+						line = clean
+						continue
 					}
 				}
 				yieldNoise(yield, line, offset)

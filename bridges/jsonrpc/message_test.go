@@ -57,6 +57,8 @@ func TestMessages(t *testing.T) {
 		{"B17 bracketed paste", "\x1b[?2004h" + `{"method":"m"}`, []string{`100 noise "\x1b[?2004h"`, `108 note m `}},
 		{"B17 OSC title", "\x1b]0;{title}\x07" + `{"method":"m"}`, []string{`100 noise "\x1b]0;{title}\a"`, `112 note m `}},
 		{"B17 coloured", "\x1b[1m{\x1b[0m\"method\"\x1b[2m:\x1b[0m\"m\",\"params\":\"\x1b[1m\"}\x1b[0m", []string{"100 note m \"\x1b[1m\""}},
+		{"B17 coloured, with prose behind", "\x1b[1m{\x1b[0m\"method\":\x1b[2m\"m\"} ok", []string{`100 note m `, `114 noise " ok"`}},
+		{"B17 escapes alone", "\x1b]0;title\x07", []string{`100 noise "\x1b]0;title\a"`}},
 		{"scalar", `17`, []string{`100 noise "17"`}},
 		{"batch", `[]`, []string{`100 noise "[]"`}},
 		{"truncated", `{"method":"m","params":{"a":`, []string{`100 noise "{\"method\":\"m\",\"params\":{\"a\":"`}},

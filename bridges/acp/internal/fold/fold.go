@@ -138,6 +138,7 @@ func position(offset int64, part int) bridges.Position {
 // Begin opens a turn. Nothing of an earlier one is left but its id.
 func (s *State) Begin(turnID string) {
 	s.retire()
+	s.Past = slices.DeleteFunc(s.Past, func(id string) bool { return id == turnID }) // it was not sent then
 	s.Turn = &Turn{ID: turnID, StartCost: s.Cost}
 	s.Late = 0
 }
