@@ -1,3 +1,7 @@
+// Package fold turns what was sent to a codex app-server and what it said into the
+// state of a thread and the events of its turns. The same lines always make the same
+// state and the same positions, so that a new process of the bridge goes on where a
+// killed one was; the state is plain data and can be stored between any two lines.
 package fold
 
 import (
