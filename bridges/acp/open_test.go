@@ -75,6 +75,7 @@ func TestModelByNameAndItsEffort(t *testing.T) {
 }
 
 func TestAgentThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, "silent", "")
 	r.b.limits.start = 1500 * time.Millisecond
 	_, err := r.create()
@@ -196,6 +197,7 @@ func TestB37SettingsAreAppliedAgainBeforeThePrompt(t *testing.T) {
 }
 
 func TestB39SessionWithoutATurnIsStartedAfresh(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, "load,forgetful", "")
 	c := r.mustCreate()
 	r.kill()
@@ -215,6 +217,7 @@ func TestB39SessionWithoutATurnIsStartedAfresh(t *testing.T) {
 }
 
 func TestHistoryOfALoadIsNotEmitted(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, "load,history=10000", "")
 	r.mustCreate()
 	r.mustSubmit("say first")
@@ -328,6 +331,7 @@ func needSandbox(t *testing.T) {
 }
 
 func TestModesAreHeldByTheKernel(t *testing.T) {
+	t.Parallel()
 	needSandbox(t)
 	r := newRig(t, "load", "")
 	r.settings.Mode = ceiling.Readonly

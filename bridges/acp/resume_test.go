@@ -91,6 +91,7 @@ usage {"inputTokens":10,"outputTokens":5,"totalTokens":15}
 say three`
 
 func TestResumeFromEveryPosition(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, "", "")
 	r.mustCreate()
 	r.mustSubmit("say an earlier turn")
@@ -228,6 +229,7 @@ func TestCancelThatCameWhileNobodyWasThere(t *testing.T) {
 }
 
 func TestAgentThatDiedMeanwhile(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, "load", "")
 	r.mustCreate()
 	gate := filepath.Join(r.folders.State, "gate")
@@ -277,6 +279,7 @@ func TestTurnsThatWereNotSent(t *testing.T) {
 }
 
 func TestTurnWhoseOutputIsGoneIsLost(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, "load", "")
 	r.mustCreate()
 	r.mustSubmit("say first")
@@ -302,6 +305,7 @@ func TestTurnWhoseOutputIsGoneIsLost(t *testing.T) {
 }
 
 func TestTaskOfWhichAPartMayHaveArrived(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, "load", "")
 	r.mustCreate()
 	r.mustSubmit("say x")
@@ -390,6 +394,7 @@ func (loud) Cancelled() <-chan struct{} { return nil }
 // TestKilledInTheMiddle kills the bridge's process with SIGKILL, at an open question
 // and behind some thousand events, and goes on in another one.
 func TestKilledInTheMiddle(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	self, err := os.Executable()
 	if err != nil {
@@ -480,6 +485,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 }
 
 func TestLongTurnDoesNotKeepItsOutput(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, "", "")
 	r.mustCreate()
 	const size = 44 << 20
