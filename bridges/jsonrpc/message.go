@@ -88,8 +88,8 @@ func (e *Error) Text() string {
 	return text
 }
 
-// maxStarts bounds how many opening braces of a line are tried as the beginning of a
-// message, so that a long line of noise costs a bounded number of passes.
+// maxStarts bounds how many opening braces of a line are tried in vain as the beginning
+// of a message, so that a long line of noise costs a bounded number of passes.
 const maxStarts = 16
 
 // Messages yields what one frame holds, in order: nearly always one message, and
@@ -100,15 +100,17 @@ func Messages(f Frame) iter.Seq[Message] {
 			yield(oversize(f))
 			return
 		}
+		tries := maxStarts
 		line := bytes.TrimRight(f.Data, "\r\n")
 		offset := f.Offset
 		for len(line) > 0 {
-			m, at, end := next(line)
+			m, at, end := next(line, &tries)
 			if at < 0 {
 				// Escapes may stand inside of the message. Without them its place is no
 				// more exact than its line, and still the same for the same bytes.
 				if clean := stripEscapes(line); len(clean) < len(line) {
-					if _, at, _ := next(clean); at >= 0 {
+					tries = maxStarts
+					if _, at, _ := next(clean, &tries); at >= 0 {
 						line = clean
 						continue
 					}
@@ -136,10 +138,10 @@ func yieldNoise(yield func(Message) bool, b []byte, offset int64) bool {
 	return yield(Message{Kind: Noise, Offset: offset, Size: int64(len(b)), Raw: b})
 }
 
-// next finds the first message in line: where it begins and ends, or at = -1.
-func next(line []byte) (m Message, at, end int) {
-	tries := maxStarts
-	for at = bytes.IndexByte(line, '{'); at >= 0 && tries > 0; tries-- {
+// next finds the first message in line: where it begins and ends, or at = -1. It
+// takes what it tries in vain off tries.
+func next(line []byte, tries *int) (m Message, at, end int) {
+	for at = bytes.IndexByte(line, '{'); at >= 0 && *tries > 0; *tries-- {
 		if m, n := envelope(line[at:]); n > 0 {
 			return m, at, at + n
 		}

@@ -90,7 +90,7 @@ func TestOversizeTellsWhoseAnswerItWas(t *testing.T) {
 // TestNoiseIsReadInBoundedTime would take minutes if every brace were tried.
 func TestNoiseIsReadInBoundedTime(t *testing.T) {
 	start := time.Now()
-	for _, line := range []string{strings.Repeat("{", 4<<20), strings.Repeat(`{"a":`, 1<<20), strings.Repeat(`\`, 4<<20) + `"`, `{"` + strings.Repeat(`\"`, 2<<20)} {
+	for _, line := range []string{strings.Repeat("{", 4<<20), strings.Repeat(`{"a":`, 1<<20), strings.Repeat(`\`, 4<<20) + `"`, `{"` + strings.Repeat(`\"`, 2<<20), strings.Repeat(`{"a":[{"method":"m"}`, 1<<18)} {
 		for range Messages(Frame{Data: []byte(line)}) {
 		}
 	}
