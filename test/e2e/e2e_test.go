@@ -14,12 +14,15 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/tidwall/gjson"
+
+	"github.com/subspan-dev/subspan/test/fakeagent"
 )
 
 // binary is the program under test, built once for all tests of this package.
 var binary string
 
 func TestMain(m *testing.M) {
+	fakeagent.Main()
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "subspan-e2e")
 		if err != nil {
