@@ -452,30 +452,40 @@ func TestLimitsEndATurn(t *testing.T) {
 	}
 }
 
-func TestFinalMessageIsWhatFollowsTheLastTool(t *testing.T) {
-	w := newWorld(t)
-	w.bridge.submit = func(_ context.Context, _ bridges.SubmitRequest, turn bridges.Turn) (bridges.Result, error) {
-		var errs []error
-		for i, ev := range []bridges.Event{
-			{Kind: bridges.KindText, ID: "a", Text: "let me look"},
-			{Kind: bridges.KindTool, ID: "1", Tool: &bridges.Tool{Title: "ls", Status: bridges.ToolFailed}},
-			{Kind: bridges.KindThought, ID: "x", Text: "hm"},
-			{Kind: bridges.KindText, ID: "a", Text: "it is "},
-			{Kind: bridges.KindText, ID: "a", Text: "42"},
-			{Kind: bridges.KindTool, ID: "1", Tool: &bridges.Tool{Output: "late"}},
-		} {
-			ev.Pos = bridges.Position{Offset: int64(i + 1), Part: 1}
-			errs = append(errs, turn.Emit(ev))
-		}
-		return bridges.Result{Status: bridges.StatusCompleted}, errors.Join(errs...)
-	}
-	c := w.host()
-	turn := w.turn(c, w.create(c, nil), "task")
-	if got := w.text(turn); got != "it is 42" {
-		t.Errorf("text %q", got)
-	}
-	if turn.Ended.Tools["failed"] != 1 {
-		t.Errorf("tools %v", turn.Ended.Tools)
+func TestFinalMessage(t *testing.T) {
+	tool := bridges.Event{Kind: bridges.KindTool, ID: "1", Tool: &bridges.Tool{Title: "ls", Status: bridges.ToolFailed}}
+	text := func(id, s string) bridges.Event { return bridges.Event{Kind: bridges.KindText, ID: id, Text: s} }
+	for _, tt := range []struct {
+		name   string
+		events []bridges.Event
+		want   string
+	}{
+		{"without ids a tool call ends a message", []bridges.Event{
+			text("", "let me look"), tool, {Kind: bridges.KindThought, ID: "x", Text: "hm"}, text("", "it is "), text("", "42"),
+		}, "it is 42"},
+		{"another id is another message", []bridges.Event{text("a", "let me look"), tool, text("b", "it is "), text("b", "42")}, "it is 42"},
+		{"one id is one message", []bridges.Event{text("a", "part one, "), tool, text("a", "part two")}, "part one, part two"},
+		{"what a tool says late changes nothing", []bridges.Event{text("a", "done"), tool}, "done"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.bridge.submit = func(_ context.Context, _ bridges.SubmitRequest, turn bridges.Turn) (bridges.Result, error) {
+				var errs []error
+				for i, ev := range tt.events {
+					ev.Pos = bridges.Position{Offset: int64(i + 1), Part: 1}
+					errs = append(errs, turn.Emit(ev))
+				}
+				return bridges.Result{Status: bridges.StatusCompleted}, errors.Join(errs...)
+			}
+			c := w.host()
+			turn := w.turn(c, w.create(c, nil), "task")
+			if got := w.text(turn); got != tt.want {
+				t.Errorf("text %q, want %q", got, tt.want)
+			}
+			if turn.Ended.Tools["failed"] != 1 {
+				t.Errorf("tools %v", turn.Ended.Tools)
+			}
+		})
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 )
 
 // answer collects a turn's final message in a file as it streams in: the text of
-// the last message, where a message ends when the next one has another id or a
-// tool call came in between. A turn of any length costs one buffer of memory.
+// the last message. A message ends when the next text has another id; where texts
+// have none, a tool call ends it. A turn of any length costs one buffer of memory.
 //
 // The file is not the truth but a copy of it: it is written again from the log
 // when a turn is taken over from a dead process.
@@ -21,7 +21,7 @@ type answer struct {
 	f    *os.File
 	w    *bufio.Writer
 	id   string
-	cut  bool // the next text begins a new message
+	cut  bool // a tool call came since the last text
 	size int64
 }
 
@@ -48,7 +48,7 @@ func (a *answer) add(ev bridges.Event) error {
 	if ev.Text == "" {
 		return nil
 	}
-	if a.size > 0 && (a.cut || ev.ID != a.id) {
+	if a.size > 0 && (ev.ID != a.id || ev.ID == "" && a.cut) {
 		if err := a.reset(); err != nil {
 			return err
 		}
