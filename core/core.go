@@ -118,9 +118,8 @@ type live struct {
 	sess      *registry.Session
 	rec       registry.Record
 	folded    fold
-	env       []string // KEY=VALUE for the agent; memory only
-	turn      *turn    // under way in this process, or nil
-	connected bool     // the bridge process we talk to knows the session
+	turn      *turn // under way in this process, or nil
+	connected bool  // the bridge process we talk to knows the session
 	followers map[chan struct{}]struct{}
 }
 

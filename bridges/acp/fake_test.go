@@ -69,7 +69,6 @@ type fake struct {
 	in    *bufio.Reader
 
 	mu       sync.Mutex // of stdout and of what follows
-	nextID   int
 	replies  map[string]chan map[string]any
 	session  string
 	model    string

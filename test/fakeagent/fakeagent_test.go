@@ -181,8 +181,6 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-func ptr[T any](v T) *T { return &v }
-
 func TestSaneByDefault(t *testing.T) {
 	dir := t.TempDir()
 	s := fakeagent.Script{Journal: filepath.Join(dir, "journal"), Store: filepath.Join(dir, "store")}
