@@ -181,7 +181,9 @@ func (l *link) died(ctx context.Context) (bridges.Result, error) {
 func (l *link) permission(ctx context.Context, q fold.Question) (any, error) {
 	r := l.run
 	l.s.mu.Lock()
-	due := r != nil && l.s.state.Running() && !l.s.state.Turn.Cancel
+	t := l.s.state.Turn
+	// A question that an earlier turn left behind is not the new turn's to answer.
+	due := r != nil && l.s.state.Running() && !t.Cancel && q.Asked.Pos.Offset >= t.From
 	l.s.mu.Unlock()
 	if !due {
 		return outcome{Outcome: "cancelled"}.wrap(), nil
