@@ -9,7 +9,7 @@ PKGS    := ./...
 TASK    ?= map this repository
 AGENT   ?=
 
-.PHONY: run build test check test-agents agents generate lint-proto cross fuzz bench clean
+.PHONY: run build test check cross agents test-agents matrix generate lint-proto clean
 
 ## run: build, and hand a task to an agent: make run [AGENT=opencode] [TASK="..."]
 run: build
@@ -46,6 +46,12 @@ agents:
 test-agents: build
 	@test/agents/install.sh
 	SUBSPAN_AGENTS=1 $(GO) test -count=1 -timeout 20m -run '^TestReal' -v ./test/agents/... ./bridges/...
+
+## matrix: run every behaviour on every real agent and write test/agents/MATRIX.md
+matrix: build
+	@test/agents/install.sh
+	SUBSPAN_AGENTS=1 $(GO) test -count=1 -timeout 30m -run TestRealMatrix ./test/agents/matrix -args -matrix $(CURDIR)/bin/matrix.json; \
+	status=$$?; $(GO) run ./test/agents/matrix/cmd bin/matrix.json > test/agents/MATRIX.md && exit $$status
 
 ## generate: write the generated files again; needs no network once modules are there
 generate:
