@@ -124,11 +124,39 @@ func (c *Core) plan(req CreateRequest) (rec registry.Record, instructions string
 	if err != nil {
 		return rec, "", nil, err
 	}
+	if err := c.keepOut(rec.Cwd, mode); err != nil {
+		return rec, "", nil, err
+	}
 	rec.Mode = mode
 	if lowered != "" {
 		rec.Warnings = append(rec.Warnings, lowered)
 	}
 	return rec, instructions, fork, nil
+}
+
+// keepOut refuses a workspace in which the agent could change what bounds it: with
+// the records or the configuration writable, any permission would be full.
+func (c *Core) keepOut(cwd string, mode ceiling.Mode) error {
+	if mode != ceiling.Default {
+		return nil // readonly writes nothing there, and full is no bound
+	}
+	for _, dir := range []string{c.opts.Dirs.State, c.opts.Dirs.Config, c.opts.Dirs.Runtime, c.opts.Dirs.Data} {
+		real, err := filepath.EvalSymlinks(dir)
+		if err != nil {
+			real = dir // not there yet
+		}
+		if within(cwd, real) || within(real, cwd) {
+			return bridges.Errorf(bridges.KindInvalidArgument, "%s cannot be a workspace with permission default: subspan's own folder %s is in the agent's reach there", cwd, dir).
+				WithNext("work in a project's folder with --cwd, or use --permission readonly")
+		}
+	}
+	return nil
+}
+
+// within reports whether path is dir or below it.
+func within(dir, path string) bool {
+	rel, err := filepath.Rel(dir, path)
+	return err == nil && filepath.IsLocal(rel)
 }
 
 // lineage puts the session into its place in the tree and counts who is there.
@@ -192,8 +220,7 @@ func (c *Core) role(id, cwd string) (roles.Role, error) {
 // one, or the first that is there.
 func (c *Core) agent(name string, role roles.Role) (AgentEntry, error) {
 	if name = first(name, role.Backend, c.opts.Config.DefaultAgent); name != "" {
-		entry, err := c.opts.Agents.Resolve(name)
-		return entry, errors.Join(err, entry.Err)
+		return c.opts.Agents.Resolve(name)
 	}
 	return c.opts.Agents.Default()
 }

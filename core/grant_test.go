@@ -164,6 +164,30 @@ func TestDepthAndChildrenAreCounted(t *testing.T) {
 	w.create(c, func(r *CreateRequest) { r.Parent = top.ID })
 }
 
+func TestWorkspaceMustNotHoldWhatBoundsTheAgent(t *testing.T) {
+	w := newWorld(t)
+	c := w.host()
+	above := filepath.Dir(w.dirs.State)
+	inside := filepath.Join(w.dirs.State, "sessions")
+	if err := os.MkdirAll(w.dirs.Config, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(w.cwd, "link")
+	if err := os.Symlink(w.dirs.Config, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, cwd := range []string{above, inside, link, w.dirs.State} {
+		if _, err := c.Create(t.Context(), CreateRequest{Cwd: cwd, Agent: "fake"}); !errors.Is(err, bridges.ErrInvalidArgument) {
+			t.Errorf("default in %s: %v", cwd, err)
+		}
+		for _, mode := range []ceiling.Mode{ceiling.Readonly, ceiling.Full} {
+			if _, err := c.Create(t.Context(), CreateRequest{Cwd: cwd, Agent: "fake", Mode: &mode}); err != nil {
+				t.Errorf("%s in %s: %v", mode, cwd, err)
+			}
+		}
+	}
+}
+
 func TestJudge(t *testing.T) {
 	cwd := t.TempDir()
 	if err := os.Symlink("/etc", filepath.Join(cwd, "link")); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	"github.com/subspan-dev/subspan/bridges"
 	"github.com/subspan-dev/subspan/config"
@@ -94,8 +93,7 @@ func outsideOf(cwd string, locations []string) string {
 		} else if r, err := filepath.EvalSymlinks(filepath.Dir(l)); err == nil {
 			real = filepath.Join(r, filepath.Base(l))
 		}
-		rel, err := filepath.Rel(cwd, real)
-		if err != nil || rel == ".." || strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
+		if !within(cwd, real) {
 			return l
 		}
 	}

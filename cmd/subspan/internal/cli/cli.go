@@ -34,11 +34,14 @@ func Main() int {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 	root := e.root()
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && isUsage(err) {
 		err = &usageError{err}
 	}
 	complain(e.stderr, err)
+	if errors.As(err, new(*usageError)) {
+		fmt.Fprintf(e.stderr, "  next: see %s --help\n", cmd.CommandPath())
+	}
 	return exitCode(err)
 }
 
