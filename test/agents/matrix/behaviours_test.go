@@ -47,6 +47,7 @@ const (
 // firstRun is one run that several cells look at, each at something else.
 func firstRun(c *cell) (outcome, []modelserver.Request) {
 	if c.lane.first == nil {
+		c.lane.first = &outcome{} // a run that does not end is tried once
 		o := c.run("default", fmt.Sprintf("[[slow 50]][[delta %d x %d]]", pieces, piece))
 		c.lane.first, c.lane.asked = &o, c.turns()
 	}
@@ -171,8 +172,9 @@ func inert(c *cell, task string) {
 	if !strings.Contains(turns[0].UserText, task) {
 		c.errorf("%q arrived as %q", task, turns[0].UserText)
 	}
-	if strings.Contains(string(turns[0].Body), canary) {
-		c.errorf("the file went along with the task")
+	if body := string(turns[0].Body); strings.Contains(body, canary) {
+		i := strings.Index(body, canary)
+		c.errorf("the file that the task names went along: %s", body[max(0, i-400):i+len(canary)])
 	}
 	// What was a command in secret shows in what the session may do now.
 	if strings.HasPrefix(task, "/") {

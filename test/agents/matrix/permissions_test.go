@@ -20,7 +20,8 @@ func permissions() []behaviour {
 		{name: "question allowed", about: "yes at the terminal lets the one step happen", run: func(c *cell) { question(c, "y") }},
 		{name: "question denied", about: "no at the terminal does not, and the result counts it", run: func(c *cell) { question(c, "n") }},
 		{name: "question alone", about: "without a terminal it is no, and the result counts it", run: questionAlone},
-		{name: "hostile folder", about: "settings, hooks, servers and variables of the folder have no effect", run: hostile},
+		{name: "hostile folder", about: "its settings, hooks, servers and variables do not widen readonly", run: hostileReadonly},
+		{name: "hostile folder, full", about: "nor do they run anything where nothing holds the agent", run: hostileFull},
 	}
 }
 
@@ -128,8 +129,8 @@ func question(c *cell, reply string) {
 	if got := has(file); got != allowed {
 		// Where the kernel holds the mode, a yes cannot widen it: the step then happens
 		// and fails, and the model is told.
-		results := strings.Join(c.last().Results, " ")
-		if !allowed || !strings.Contains(strings.ToLower(results), "permission denied") && !strings.Contains(results, "EACCES") {
+		results := strings.ToLower(strings.ReplaceAll(strings.Join(c.last().Results, ""), " ", ""))
+		if !allowed || !strings.Contains(results, "permissiondenied") && !strings.Contains(results, "eacces") {
 			c.errorf("answered %q, and the file is there: %v; %s\n%s", reply, got, c.story(), screen)
 		}
 	}
@@ -158,11 +159,11 @@ func questionAlone(c *cell) {
 	}
 }
 
-// hostile works in a folder whose settings would run commands, widen what is allowed
-// and send the key elsewhere.
-func hostile(c *cell) {
+// hostile fills the folder with settings that would run a command, widen what is
+// allowed and send the key elsewhere. The command would make the file that it returns.
+func hostile(c *cell) (ran string) {
 	evil := filepath.Join(c.out, "evil.sh")
-	ran := filepath.Join(c.out, "ran")
+	ran = filepath.Join(c.out, "ran")
 	c.write(evil, "#!/bin/sh\necho ran > "+ran+"\n")
 	if err := os.Chmod(evil, 0o700); err != nil {
 		c.fatalf("%v", err)
@@ -187,14 +188,26 @@ func hostile(c *cell) {
 	} {
 		c.write(filepath.Join(c.work, name), content)
 	}
-	c.answered("full", "[[say unmoved]]", "unmoved") // where nothing but the agent itself could hold it
-	if has(ran) {
-		c.errorf("full: a command of the folder ran")
-	}
+	return ran
+}
+
+func hostileReadonly(c *cell) {
+	ran := hostile(c)
 	o := c.run("readonly", c.p.sh("echo x > "+filepath.Join(c.work, "shell"))+"[[say tried]]")
 	c.held(o, "readonly")
 	c.tried(o)
-	if has(ran) || has(filepath.Join(c.work, "shell")) {
-		c.errorf("readonly: a command of the folder ran, or the limit was widened")
+	if has(ran) {
+		c.errorf("a command of the folder ran and could write")
+	}
+	if has(filepath.Join(c.work, "shell")) {
+		c.errorf("the limit was widened")
+	}
+}
+
+func hostileFull(c *cell) {
+	ran := hostile(c)
+	c.answered("full", "[[say unmoved]]", "unmoved")
+	if has(ran) {
+		c.errorf("a command of the folder ran")
 	}
 }

@@ -28,6 +28,9 @@ type product struct {
 	// model is one beside the default, missing one that there is not, and asked what
 	// the model server gets to see of it.
 	model, asked, missing string
+	// standard is the model of the role, for agents whose own default asks more than
+	// one model about each task.
+	standard string
 	// sh and edit call the agent's tools by name, offered or not.
 	sh   func(command string) string
 	edit func(path, text string) string
@@ -110,6 +113,7 @@ func products() []product {
 		{
 			name: "opencode", slow: true, launch: agents.OpenCode, pass: []string{"OPENCODE_"},
 			model: "scripted/scripted-2", asked: "scripted-2", missing: "scripted/missing-model", store: "opencode.db*",
+			repeats: []string{"429", "quota", "500", "dropped stream"},
 			sh:   func(s string) string { return call("bash", `{"command":%q,"description":"x"}`, s) },
 			edit: func(path, s string) string { return call("write", `{"filePath":%q,"content":%q}`, path, s) },
 			question: func(c *cell) (string, string) {
@@ -119,7 +123,7 @@ func products() []product {
 			refuses: map[string]refusal{"effort": {noEffort, "its model has no effort to choose"}},
 		},
 		{
-			name: "gemini", slow: true, launch: agents.Gemini, pass: []string{"GEMINI_API", "GOOGLE_"},
+			name: "gemini", slow: true, launch: agents.Gemini, pass: []string{"GEMINI_API", "GOOGLE_"}, standard: "scripted-1",
 			model: "scripted-2", asked: "scripted-2", missing: "missing-model", store: "session-*",
 			sh:   func(s string) string { return call("run_shell_command", `{"command":%q}`, s) },
 			edit: func(path, s string) string { return call("write_file", `{"file_path":%q,"content":%q}`, path, s) },

@@ -67,6 +67,9 @@ func newUser(t *testing.T, p product) *user {
 	)
 	// No built-in role may do everything.
 	role := map[string]any{"description": "Anything.", "permissionMode": "full", "instructions": persona}
+	if p.standard != "" {
+		role["model"] = p.standard
+	}
 	for path, content := range map[string]any{"roles/free.json": role, "config.json": u.config(p, nil)} {
 		if err := writeJSON(filepath.Join(dir, "config", path), content); err != nil {
 			t.Fatal(err)
