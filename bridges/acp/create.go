@@ -2,11 +2,13 @@ package acp
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/subspan-dev/subspan/bridges"
 	"github.com/subspan-dev/subspan/bridges/acp/internal/fold"
@@ -21,6 +23,8 @@ const handleVersion = 1
 type handle struct {
 	NativeID string `json:"native_id"`
 	Cwd      string `json:"cwd"`
+	// Begun is when the session began, in seconds since 1970; 0 = not known.
+	Begun int64 `json:"begun,omitempty"`
 	// Ran is set once the session has had a turn. Before that some agents forget it.
 	Ran bool `json:"ran,omitempty"`
 }
@@ -45,7 +49,7 @@ func decodeHandle(h bridges.Handle) (handle, error) {
 func (s *session) handle(cwd string) bridges.Handle {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return handle{NativeID: s.state.NativeID, Cwd: cwd, Ran: s.ran}.encode()
+	return handle{NativeID: s.state.NativeID, Cwd: cwd, Begun: s.begun, Ran: s.ran}.encode()
 }
 
 // ask is what the calls have in common.
@@ -56,6 +60,9 @@ type ask struct {
 	folders  bridges.Folders
 	keeping  bridges.Keeping
 }
+
+// home is the agent's home: one for all its sessions.
+func (a ask) home() string { return filepath.Join(a.folders.State, "home") }
 
 func (a ask) check() error {
 	for what, path := range map[string]string{"run folder": a.folders.Run, "state folder": a.folders.State, "working folder": a.settings.Cwd} {
@@ -122,6 +129,9 @@ func (b *Bridge) start(ctx context.Context, a ask, state fold.State, outOffset i
 	if err != nil {
 		return nil, err
 	}
+	if err := writeFiles(p.Files, a.home()); err != nil {
+		return nil, err
+	}
 	plan.Spec.OutOffset = outOffset
 	proc, err := b.runner.Start(ctx, plan.Spec)
 	if err != nil {
@@ -169,11 +179,35 @@ func (s *session) opened(ctx context.Context, a ask, open func(*link) error) err
 
 // begin opens a new session.
 func (l *link) begin(ctx context.Context, a ask) error {
-	r, err := l.open(ctx, a.agent, "session/new", paramsOf("", a.settings))
+	params, p := l.paramsOf("", a.settings), l.s.profile
+	if p.IDMeta != "" {
+		params.Meta[p.IDMeta] = newUUID()
+	}
+	if p.InstructionsMeta != "" && a.settings.Instructions != "" {
+		params.Meta[p.InstructionsMeta] = a.settings.Instructions
+	}
+	r, err := l.open(ctx, a.agent, "session/new", params)
+	if err == nil {
+		err = l.checkNative(r, "session/new")
+	}
 	if err != nil {
 		return err
 	}
-	return l.checkNative(r, "session/new")
+	l.s.begun = time.Now().Unix()
+	if p.InstructionsMeta != "" {
+		l.s.mu.Lock()
+		l.s.state.Instructed = instructionsDigest(a.settings.Instructions)
+		l.s.mu.Unlock()
+	}
+	return nil
+}
+
+// newUUID returns a random UUID (version 4).
+func newUUID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
 func (l *link) checkNative(r *jsonrpc.Reply, method string) error {
@@ -194,7 +228,7 @@ func (l *link) fork(ctx context.Context, a ask, from bridges.Handle) error {
 	if !l.agent().Fork {
 		return unable
 	}
-	r, err := l.open(ctx, a.agent, "session/fork", paramsOf(origin.NativeID, a.settings))
+	r, err := l.open(ctx, a.agent, "session/fork", l.paramsOf(origin.NativeID, a.settings))
 	switch {
 	case isMissingMethod(err):
 		return unable
@@ -203,14 +237,14 @@ func (l *link) fork(ctx context.Context, a ask, from bridges.Handle) error {
 	case err != nil:
 		return err
 	}
-	l.s.ran = true // it has a history
+	l.s.ran, l.s.begun = true, time.Now().Unix() // it has a history
 	return l.checkNative(r, "session/fork")
 }
 
 // know takes what a call tells about the environment: which keys the agent has, and
 // what must not be shown.
 func (s *session) know(a ask) {
-	s.env, s.secrets, s.hasKey = map[string]bool{}, nil, false
+	s.env, s.secrets, s.hasKey, s.home = map[string]bool{}, nil, false, a.home()
 	for _, kv := range a.settings.Env {
 		name, value, _ := strings.Cut(kv, "=")
 		s.env[name] = true

@@ -44,7 +44,9 @@ func agentError(err error) error {
 	case codeAuthRequired:
 		e.Kind = bridges.KindAuthRequired
 	case codeRateLimited:
-		e.Kind = bridges.KindRateLimited
+		if e.Kind != bridges.KindQuotaExhausted { // that is said in the same code
+			e.Kind = bridges.KindRateLimited
+		}
 	}
 	return withAdvice(e)
 }

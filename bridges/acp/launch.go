@@ -54,7 +54,7 @@ func (b *Bridge) plan(ctx context.Context, a ask, p *Profile) (launch, error) {
 		return launch{}, err
 	}
 	mode := p.mode(st.Mode, held.Strength == bridges.HoldKernel)
-	home := filepath.Join(a.folders.State, "home")
+	home := a.home()
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return launch{}, fmt.Errorf("the agent's home: %w", err)
 	}
@@ -81,13 +81,13 @@ func (b *Bridge) plan(ctx context.Context, a ask, p *Profile) (launch, error) {
 	if sandbox == agentproc.SandboxWorkspace {
 		l.Spec.Sandbox.Workspace = st.Cwd
 	}
-	l.Digest = digest(agent, mode, st, held)
+	l.Digest = digest(agent, p, mode, st, held)
 	return l, nil
 }
 
-func digest(agent bridges.Agent, mode ModeProfile, st bridges.Settings, hold bridges.Hold) string {
+func digest(agent bridges.Agent, p *Profile, mode ModeProfile, st bridges.Settings, hold bridges.Hold) string {
 	// Encoding these types cannot fail: they were decoded from JSON or are plain.
-	b, _ := json.Marshal([]any{agent.Command, agent.Env, mode, st.Mode, st.Cwd, st.MCPServers, hold.Strength})
+	b, _ := json.Marshal([]any{agent.Command, agent.Env, mode, p.Files, p.Meta, st.Mode, st.Cwd, st.MCPServers, hold.Strength})
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:16])
 }

@@ -35,9 +35,10 @@ type (
 		Terminal bool `json:"terminal"`
 	}
 	sessionParams struct {
-		SessionID  string      `json:"sessionId,omitempty"`
-		Cwd        string      `json:"cwd"`
-		MCPServers []mcpServer `json:"mcpServers"` // never null: agents refuse that
+		SessionID  string         `json:"sessionId,omitempty"`
+		Cwd        string         `json:"cwd"`
+		MCPServers []mcpServer    `json:"mcpServers"` // never null: agents refuse that
+		Meta       map[string]any `json:"_meta,omitempty"`
 	}
 	mcpServer struct {
 		Name    string   `json:"name"`
@@ -54,8 +55,11 @@ type (
 	}
 )
 
-func paramsOf(native string, st bridges.Settings) sessionParams {
-	p := sessionParams{SessionID: native, Cwd: st.Cwd, MCPServers: []mcpServer{}}
+func (l *link) paramsOf(native string, st bridges.Settings) sessionParams {
+	p := sessionParams{
+		SessionID: native, Cwd: st.Cwd, MCPServers: []mcpServer{},
+		Meta: l.s.profile.meta(st.Mode, l.s.hold.Strength == bridges.HoldKernel),
+	}
 	for _, m := range st.MCPServers {
 		server := mcpServer{Name: m.Name, Command: m.Command, Args: m.Args, Env: []envVar{}}
 		if server.Args == nil {
@@ -212,6 +216,9 @@ func (l *link) authMethod(about fold.Agent) string {
 	usable := func(m fold.AuthMethod) bool { return !m.Terminal }
 	if want := l.s.profile.AuthMethod; want != "" {
 		return want
+	}
+	if way := l.s.profile.way(l.s.home, l.s.hasEnv); way != "" {
+		return way
 	}
 	for _, m := range about.Auth {
 		if m.ID == about.DefaultAuth && usable(m) {

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"path/filepath"
 	"regexp"
 
 	"github.com/subspan-dev/subspan/bridges"
@@ -38,6 +40,24 @@ type Profile struct {
 	PlainText bool `json:"plain_text,omitempty"`
 	// AuthMethod is the way to log in when the agent asks for one.
 	AuthMethod string `json:"auth_method,omitempty"`
+	// Auth lists ways to log in that need no person, the best first. Those whose
+	// variable or file is there come before what the agent itself proposes.
+	Auth []AuthWay `json:"auth,omitempty"`
+	// Files are configuration files of the agent, by their paths below its home. They
+	// are written before each start, whatever was there. A JSON string is a file's
+	// text; any other value is written as the JSON that it is.
+	Files map[string]json.RawMessage `json:"files,omitempty"`
+	// Meta is sent as _meta with every request that opens a session.
+	Meta map[string]json.RawMessage `json:"meta,omitempty"`
+	// IDMeta names the member of _meta in which a new session is given its id, for
+	// agents that let the client choose it: a UUID.
+	IDMeta string `json:"id_meta,omitempty"`
+	// InstructionsMeta names the member of _meta in which a new session is given its
+	// instructions. Other agents get them before the first task.
+	InstructionsMeta string `json:"instructions_meta,omitempty"`
+	// LoadNextMinute is set for agents that destroy a session when they load it in the
+	// same minute of the clock in which it began. The load waits for the next minute.
+	LoadNextMinute bool `json:"load_next_minute,omitempty"`
 
 	errorText, goneText *regexp.Regexp
 }
@@ -46,6 +66,8 @@ type Profile struct {
 type ModeProfile struct {
 	Args []string          `json:"args,omitempty"` // appended to the command
 	Env  map[string]string `json:"env,omitempty"`
+	// Meta is laid over Profile.Meta, member by member at the top.
+	Meta map[string]json.RawMessage `json:"meta,omitempty"`
 	// Config is laid over the configuration in ConfigEnv, member by member at the top.
 	Config map[string]json.RawMessage `json:"config,omitempty"`
 	// Session lists names of the agent's own mode; the first one offered is set.
@@ -57,6 +79,14 @@ type ModeProfile struct {
 	Policy bool `json:"policy,omitempty"`
 	// Asked replaces all of the above where the kernel does not hold the mode.
 	Asked *ModeProfile `json:"asked,omitempty"`
+}
+
+// AuthWay is a way to log in, and what has to be there for it: a variable in the
+// agent's environment, a file below its home, or nothing.
+type AuthWay struct {
+	Method string `json:"method"`
+	Env    string `json:"env,omitempty"`
+	File   string `json:"file,omitempty"`
 }
 
 // parseProfile reads an agent's options. Members that do not exist are errors:
@@ -90,6 +120,11 @@ func parseProfile(agent bridges.Agent) (*Profile, error) {
 			}
 		}
 	}
+	for name := range p.Files {
+		if !filepath.IsLocal(filepath.FromSlash(name)) {
+			return nil, invalidOptions(agent.Name, fmt.Errorf("file %q is not below the agent's home", name))
+		}
+	}
 	var err error
 	if p.errorText, err = compile(p.ErrorText); err == nil {
 		p.goneText, err = compile(p.GoneText)
@@ -119,4 +154,16 @@ func (p *Profile) mode(m bridges.Mode, held bool) ModeProfile {
 		return *mp.Asked
 	}
 	return mp
+}
+
+// meta is what a request that opens a session has in _meta; nil for nothing.
+func (p *Profile) meta(m bridges.Mode, held bool) map[string]any {
+	all := map[string]any{}
+	for name, value := range p.Meta {
+		all[name] = value
+	}
+	for name, value := range p.mode(m, held).Meta {
+		all[name] = value
+	}
+	return all
 }

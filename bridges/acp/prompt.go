@@ -26,14 +26,22 @@ func (s *session) prompt(instructions, task string) (promptParams, string) {
 	p := promptParams{SessionID: s.state.NativeID}
 	told := s.state.Instructed
 	if instructions != "" {
-		sum := sha256.Sum256([]byte(instructions))
-		if now := hex.EncodeToString(sum[:8]); now != told {
+		if now := instructionsDigest(instructions); now != told {
 			told = now
 			p.Prompt = append(p.Prompt, block{"text", s.inert(instructions) + "\n\n"})
 		}
 	}
 	p.Prompt = append(p.Prompt, block{"text", s.inert(task)})
 	return p, told
+}
+
+// instructionsDigest tells instructions apart; those that there are none of have none.
+func instructionsDigest(instructions string) string {
+	if instructions == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(instructions))
+	return hex.EncodeToString(sum[:8])
 }
 
 // inert makes sure that a text is one for the model: see the package comment.

@@ -157,6 +157,7 @@ func (b *Bridge) revive(ctx context.Context, a ask, h handle, old *session, lost
 		old.mu.Lock()
 		state = old.state.Fresh()
 		h.Ran = h.Ran || old.ran
+		h.Begun = max(h.Begun, old.begun)
 		if old.state.NativeID != "" {
 			h.NativeID = old.state.NativeID
 		}
@@ -201,7 +202,13 @@ func (l *link) rejoin(ctx context.Context, a ask, h handle) error {
 
 func (l *link) resumeOrLoad(ctx context.Context, a ask, h handle) error {
 	about := l.agent()
-	params := paramsOf(h.NativeID, a.settings)
+	l.s.begun = h.Begun
+	if l.s.profile.LoadNextMinute {
+		if err := nextMinute(ctx, h.Begun); err != nil {
+			return err
+		}
+	}
+	params := l.paramsOf(h.NativeID, a.settings)
 	if about.Resume && !l.s.profile.VerifyLoad {
 		_, err := l.open(ctx, a.agent, "session/resume", params)
 		if !isMissingMethod(err) { // else it is advertised and not there
@@ -219,6 +226,22 @@ func (l *link) resumeOrLoad(ctx context.Context, a ask, h handle) error {
 		return &rejoinError{bridges.ReconnectGone, errors.New("the agent loaded the session without its history")}
 	}
 	return l.lost(h, err)
+}
+
+// nextMinute waits until the minute of the clock is over in which a session began.
+func nextMinute(ctx context.Context, begun int64) error {
+	wait := time.Until(time.Unix(begun-begun%60+60, 0))
+	if begun == 0 || wait <= 0 || wait > time.Minute { // a clock that was set back
+		return nil
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // lost tells from an agent's error what became of the session.
@@ -303,8 +326,15 @@ func (b *Bridge) farewell(ctx context.Context, req bridges.DisposeRequest, proc 
 		return []string{"a call of the session was still under way"}
 	}
 	defer leave()
-	b.forget(req.SessionID)
-	if s, err := b.recall(ctx, req.SessionID, &Profile{}, proc); err == nil && s.state.Agent.Close {
+	// This process may have the session's state already; reading all of the last turn
+	// again would cost as much as the turn.
+	b.mu.Lock()
+	s := b.sessions[req.SessionID]
+	b.mu.Unlock()
+	if s == nil {
+		s, err = b.recall(ctx, req.SessionID, &Profile{}, proc)
+	}
+	if err == nil && s.state.Agent.Close {
 		if l, err := s.connect(ctx, nil); err == nil {
 			if err = l.drained(ctx); err == nil {
 				_, err = l.call(ctx, grace, "session/close", idParams{l.native()})
@@ -315,6 +345,7 @@ func (b *Bridge) farewell(ctx context.Context, req bridges.DisposeRequest, proc 
 			}
 		}
 	}
+	b.forget(req.SessionID)
 	if err := proc.CloseInput(ctx); err != nil {
 		return append(notes, "closing its input: "+err.Error())
 	}

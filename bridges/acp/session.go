@@ -36,12 +36,14 @@ type session struct {
 	profile *Profile
 	hold    bridges.Hold
 	digest  string
-	ran     bool // the session has had a turn
+	ran     bool  // the session has had a turn
+	begun   int64 // when the session began, in seconds since 1970
 	// Of the call under way: names in the agent's environment, whether a key is among
 	// them, and values that must not be shown.
 	env      map[string]bool
 	hasKey   bool
 	secrets  []string
+	home     string   // the agent's
 	warnings []string // about how the session was opened
 
 	disposing chan struct{} // closed when Dispose has come
@@ -62,6 +64,7 @@ type record struct {
 	Digest string       `json:"digest"`
 	Hold   bridges.Hold `json:"hold"`
 	Ran    bool         `json:"ran"`
+	Begun  int64        `json:"begun,omitempty"`
 	// Last is the position of the last event that State has made.
 	Last bridges.Position `json:"last,omitzero"`
 }
@@ -70,7 +73,7 @@ type record struct {
 func (s *session) snapshot() (agentproc.Checkpoint, error) {
 	c := agentproc.Checkpoint{OutOffset: s.next, Sent: s.proc.SentSeq()}
 	var err error
-	c.Data, err = json.Marshal(record{s.state, s.digest, s.hold, s.ran, s.last})
+	c.Data, err = json.Marshal(record{s.state, s.digest, s.hold, s.ran, s.begun, s.last})
 	if err != nil {
 		return c, fmt.Errorf("encode the session's state: %w", err)
 	}
@@ -110,7 +113,7 @@ func (b *Bridge) recall(ctx context.Context, id string, p *Profile, proc *agentp
 		return nil, fmt.Errorf("the session's checkpoint: %w", err)
 	}
 	s := &session{
-		b: b, id: id, proc: proc, profile: p, hold: r.Hold, digest: r.Digest, ran: r.Ran,
+		b: b, id: id, proc: proc, profile: p, hold: r.Hold, digest: r.Digest, ran: r.Ran, begun: r.Begun,
 		disposing: make(chan struct{}), state: r.State, next: c.OutOffset, last: r.Last,
 	}
 	if s.journal, err = proc.Sent(ctx); err != nil {

@@ -112,8 +112,11 @@ type Value struct {
 }
 
 // Find returns the offered value that is meant: by its exact value first, then by
-// its exact name.
+// its exact name. The one that is set may be missing from the list of some agents.
 func (c Choice) Find(want string) (string, bool) {
+	if c.Current == want && want != "" {
+		return want, true
+	}
 	for _, v := range c.Values {
 		if v.Value == want {
 			return v.Value, true

@@ -252,6 +252,9 @@ func (s *State) Received(m *jsonrpc.Message) Step {
 		if m.Method == "session/update" {
 			return s.update(m)
 		}
+		if s.inTurn(m.Offset) && jsonrpc.GetString(m.Params, "update", "sessionUpdate") == "retry_state" {
+			return Step{Events: []bridges.Event{s.retry(m)}, Activity: true}
+		}
 		if s.inTurn(m.Offset) && !extension(m.Method) {
 			return Step{Events: []bridges.Event{s.unknown(m, m.Raw)}, Activity: true}
 		}

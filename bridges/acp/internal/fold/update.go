@@ -278,6 +278,23 @@ func (s *State) notice(m *jsonrpc.Message, level, code, text string) bridges.Eve
 	return bridges.Event{Kind: bridges.KindNotice, Pos: position(m.Offset, 1), Text: text, Notice: &bridges.Notice{Level: level, Code: code}}
 }
 
+// retry tells that a call of the model failed and what becomes of it, as grok does in
+// a notification of its own. Only "retrying" goes on; and nothing helps a login.
+func (s *State) retry(m *jsonrpc.Message) bridges.Event {
+	update := jsonrpc.Get(m.Params, "update")
+	state := jsonrpc.GetString(update, "type")
+	text := firstText(update, "reason", "message")
+	level := "info"
+	if state != "retrying" || jsonrpc.GetString(update, "error_type") == "auth" {
+		level = "error"
+	}
+	attempt, _ := jsonrpc.GetInt(update, "attempt")
+	if limit, ok := jsonrpc.GetInt(update, "max_retries"); ok && attempt > 0 {
+		state += " (" + strconv.FormatInt(attempt, 10) + " of " + strconv.FormatInt(limit, 10) + ")"
+	}
+	return s.notice(m, level, "retry", cut("the model failed, "+state+": "+text, maxTitle))
+}
+
 // keep copies a raw value that may be handed on as JSON: valid, and of at most limit
 // bytes. What is neither becomes a JSON text with its beginning.
 func keep(raw []byte, limit int) json.RawMessage {

@@ -29,7 +29,7 @@ func parseUsage(obj []byte) (bridges.Usage, bool) {
 		Input:      num("inputTokens", "input_tokens"),
 		Output:     num("outputTokens", "output_tokens"),
 		CacheRead:  num("cachedReadTokens", "cached_read_tokens"),
-		CacheWrite: num("cachedWriteTokens", "cached_write_tokens"),
+		CacheWrite: num("cachedWriteTokens", "cached_write_tokens", "cacheCreationTokens"),
 		Reasoning:  num("thoughtTokens", "thought_tokens", "reasoningTokens"),
 		Raw:        keep(obj, maxRaw),
 	}
@@ -54,6 +54,12 @@ func parseUsage(obj []byte) (bridges.Usage, bool) {
 // turnUsage takes the counts of a turn from the answer to its prompt.
 func (s *State) turnUsage(t *Turn, result []byte) {
 	u, ok := parseUsage(jsonrpc.Get(result, "usage"))
+	if !ok {
+		meta := jsonrpc.Get(result, "_meta")
+		if u, ok = parseUsage(jsonrpc.Get(meta, "usage")); ok {
+			t.Model = firstNonEmpty(jsonrpc.GetString(meta, "modelId"), t.Model)
+		}
+	}
 	if !ok {
 		quota := jsonrpc.Get(result, "_meta", "quota")
 		if u, ok = parseUsage(jsonrpc.Get(quota, "token_count")); ok {
