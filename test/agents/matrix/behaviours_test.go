@@ -178,7 +178,7 @@ func inert(c *cell, task string) {
 	}
 	// What was a command in secret shows in what the session may do now.
 	if strings.HasPrefix(task, "/") {
-		c.submit(o.Session, c.p.edit(c.out+"/escaped", "x")+"[[say tried]]")
+		c.tried(c.submit(o.Session, c.p.edit(c.out+"/escaped", "x")+"[[say tried]]"))
 		if has(c.out + "/escaped") {
 			c.errorf("the session may do more than before")
 		}

@@ -114,8 +114,8 @@ func products() []product {
 			name: "opencode", slow: true, launch: agents.OpenCode, pass: []string{"OPENCODE_"},
 			model: "scripted/scripted-2", asked: "scripted-2", missing: "scripted/missing-model", store: "opencode.db*",
 			repeats: []string{"429", "quota", "500", "dropped stream"},
-			sh:   func(s string) string { return call("bash", `{"command":%q,"description":"x"}`, s) },
-			edit: func(path, s string) string { return call("write", `{"filePath":%q,"content":%q}`, path, s) },
+			sh:      func(s string) string { return call("bash", `{"command":%q,"description":"x"}`, s) },
+			edit:    func(path, s string) string { return call("write", `{"filePath":%q,"content":%q}`, path, s) },
 			question: func(c *cell) (string, string) {
 				file := filepath.Join(c.out, "asked")
 				return fmt.Sprintf("[[write %s x]]", file), file
@@ -123,10 +123,11 @@ func products() []product {
 			refuses: map[string]refusal{"effort": {noEffort, "its model has no effort to choose"}},
 		},
 		{
-			name: "gemini", slow: true, launch: agents.Gemini, pass: []string{"GEMINI_API", "GOOGLE_"}, standard: "scripted-1",
-			model: "scripted-2", asked: "scripted-2", missing: "missing-model", store: "session-*",
-			sh:   func(s string) string { return call("run_shell_command", `{"command":%q}`, s) },
-			edit: func(path, s string) string { return call("write_file", `{"file_path":%q,"content":%q}`, path, s) },
+			name: "gemini", slow: true, launch: agents.Gemini, pass: []string{"GEMINI_API", "GOOGLE_"}, standard: "gemini-2.5-pro",
+			model: "gemini-3.5-flash-lite", asked: "gemini-3.5-flash-lite", missing: "missing-model", store: "session-*",
+			repeats: []string{"429", "quota", "500", "dropped stream"},
+			sh:      func(s string) string { return call("run_shell_command", `{"command":%q}`, s) },
+			edit:    func(path, s string) string { return call("write_file", `{"file_path":%q,"content":%q}`, path, s) },
 			question: func(c *cell) (string, string) {
 				return "[[sh echo x > asked]]", filepath.Join(c.work, "asked")
 			},
