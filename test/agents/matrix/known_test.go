@@ -10,15 +10,13 @@ var knownFailures = map[string]string{
 	"opencode/stop hang":            stoppedBeside,
 	"opencode/hostile folder, full": "opencode loads .opencode/plugin of the folder",
 
-	"gemini/usage":                  "the tokens of thoughts are missing in the output",
-	"gemini/stop hang":              stoppedBeside,
-	"gemini/text compact":           sameMinute,
-	"gemini/text always-approve":    sameMinute,
-	"gemini/cancel stream":          sameMinute,
-	"gemini/cancel tool":            sameMinute,
-	"gemini/reconnect":              sameMinute,
-	"gemini/agent killed in stream": sameMinute,
-	"gemini/agent killed in tool":   sameMinute,
+	"gemini/usage":               "the tokens of thoughts are missing in the output",
+	"gemini/stop hang":           stoppedBeside,
+	"gemini/text compact":        sameMinute,
+	"gemini/text always-approve": sameMinute,
+	"gemini/cancel stream":       sameMinute,
+	"gemini/cancel tool":         sameMinute,
+	"gemini/reconnect":           sameMinute,
 }
 
 // What several agents fail for.
