@@ -113,7 +113,7 @@ func products() []product {
 		{
 			name: "opencode", slow: true, launch: agents.OpenCode, pass: []string{"OPENCODE_"},
 			model: "scripted/scripted-2", asked: "scripted-2", missing: "scripted/missing-model", store: "opencode.db*",
-			repeats: []string{"429", "quota", "500", "dropped stream"},
+			repeats: []string{"500", "dropped stream"},
 			sh:      func(s string) string { return call("bash", `{"command":%q,"description":"x"}`, s) },
 			edit:    func(path, s string) string { return call("write", `{"filePath":%q,"content":%q}`, path, s) },
 			question: func(c *cell) (string, string) {
