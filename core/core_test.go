@@ -261,6 +261,36 @@ func TestB45SecondSubmitIsRefusedByName(t *testing.T) {
 	}
 }
 
+func TestTurnStoppedByAnotherProcessIsCancelled(t *testing.T) {
+	w := newWorld(t)
+	ended := make(chan struct{})
+	w.bridge.submit = func(context.Context, bridges.SubmitRequest, bridges.Turn) (bridges.Result, error) {
+		<-ended // an agent that ends when it is asked to does not say why
+		return bridges.Result{Status: bridges.StatusFailed, Error: bridges.Errorf(bridges.KindAgentFailed, "it ended")}, nil
+	}
+	c := w.host()
+	s := w.create(c, nil)
+	ref, err := c.Submit(t.Context(), SubmitRequest{Session: s.ID, Task: "long"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped, err := w.host().Stop(t.Context(), s.ID)
+	if err != nil || stopped.Turn != ref.Turn {
+		t.Fatalf("stopped turn %q, %v", stopped.Turn, err)
+	}
+	close(ended)
+	turn, err := c.Wait(t.Context(), s.ID, ref.Turn)
+	if err != nil || turn.Status != TurnCancelled {
+		t.Errorf("%s, %v", turn.Status, err)
+	}
+	w.bridge.submit = submitFunc(func() (bridges.Result, error) {
+		return bridges.Result{Status: bridges.StatusFailed, Error: bridges.Errorf(bridges.KindAgentFailed, "it died")}, nil
+	})
+	if next := w.turn(c, s, "next"); next.Status != TurnFailed {
+		t.Errorf("the next turn, which nobody stopped: %s", next.Status)
+	}
+}
+
 func TestTurnOutlivesItsBridgeProcess(t *testing.T) {
 	w := newWorld(t)
 	emit := func(turn bridges.Turn, offset int64, text string) error {

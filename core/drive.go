@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -128,6 +129,9 @@ func (t *turn) drive(ctx context.Context, resume *bridges.Resume) *Ended {
 		res, err := t.attempt(ctx, resume)
 		if ctx.Err() != nil {
 			return nil
+		}
+		if mark, markErr := os.ReadFile(t.l.c.stopMark(t.l.id)); markErr == nil && string(mark) == t.id {
+			t.stop(stopAsked) // by another process, which has ended the agent already
 		}
 		if err == nil {
 			return t.ended(res)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/subspan-dev/subspan/bridges"
@@ -196,7 +198,7 @@ func (c *Core) Stop(ctx context.Context, session string) (Stopped, error) {
 }
 
 // stopElsewhere ends the processes of a session that another process drives. That
-// process sees its agent end on order and records the turn as cancelled.
+// process sees its agent end, and by the mark left for it that it was stopped.
 func (c *Core) stopElsewhere(ctx context.Context, id string) (Stopped, error) {
 	rec, err := c.peek(id)
 	if err != nil {
@@ -206,12 +208,21 @@ func (c *Core) stopElsewhere(ctx context.Context, id string) (Stopped, error) {
 	if err != nil {
 		return Stopped{}, err
 	}
+	if rec.Turn != "" {
+		if err := os.WriteFile(c.stopMark(id), []byte(rec.Turn), 0o600); err != nil {
+			return Stopped{}, fmt.Errorf("mark session %s as stopped: %w", id, err)
+		}
+	}
 	receipt, err := b.Dispose(ctx, bridges.DisposeRequest{
 		SessionID: id, Agent: rec.AgentDef, Handle: rec.Handle, Folders: c.folders(rec), Grace: disposeGrace,
 		Settings: bridges.Settings{Mode: rec.Mode, Accept: rec.Accept, Cwd: rec.Cwd},
 	})
 	return Stopped{Session: id, Turn: rec.Turn, Receipt: receipt}, err
 }
+
+// stopMark is the file by which a process that does not drive a session says which
+// turn of it is to stop. It is a hint about an end, and never a reason for one.
+func (c *Core) stopMark(id string) string { return filepath.Join(c.opts.Registry.Dir(id), "stop") }
 
 // Remove deletes a session: its record, its results, and the agent's own copy of
 // the conversation where the bridge can do that. A session in a turn is refused.
