@@ -317,10 +317,23 @@ func TestTaskOfWhichAPartMayHaveArrived(t *testing.T) {
 	_, agent := proc.Processes()
 	stopProcess(t, agent.PID)
 	// The bridge dies while it writes: the frame is in the journal, its commit is not.
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	journal := filepath.Join(r.folders.Run, "sent")
+	before := fileSize(journal)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		for ctx.Err() == nil && fileSize(journal) < before+1<<20 {
+			time.Sleep(5 * time.Millisecond)
+		}
+		time.Sleep(500 * time.Millisecond) // until the pipe is full; what is not begun is not sent
+		cancel()
+	}()
 	r.turns++
 	_, err = r.b.Submit(ctx, r.request("say "+strings.Repeat("x", 1<<20)), newHost(nil))
+	cancel()
+	<-watched
 	if err == nil {
 		t.Fatal("the task was taken by an agent that does not run")
 	}
