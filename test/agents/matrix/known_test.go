@@ -7,20 +7,7 @@ package matrix
 // red when one of them does not fail any more.
 var knownFailures = map[string]string{
 	"claude/text file":              "claude reads the file that a task names with @, also in stream-json, and sends it along",
-	"opencode/stop hang":            stoppedBeside,
 	"opencode/hostile folder, full": "opencode loads .opencode/plugin of the folder",
 
-	"gemini/usage":               "the tokens of thoughts are missing in the output",
-	"gemini/stop hang":           stoppedBeside,
-	"gemini/text compact":        sameMinute,
-	"gemini/text always-approve": sameMinute,
-	"gemini/cancel stream":       sameMinute,
-	"gemini/cancel tool":         sameMinute,
-	"gemini/reconnect":           sameMinute,
+	"gemini/usage": "the tokens of thoughts are missing in the output",
 }
-
-// What several agents fail for.
-const (
-	stoppedBeside = "stopped from beside, the turn is told as agent_failed in place of cancelled"
-	sameMinute    = "gemini loads no session in the minute of the clock in which it began, and session_gone is answered"
-)

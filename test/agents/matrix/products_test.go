@@ -22,6 +22,9 @@ type product struct {
 	// the variables that the user sets for it.
 	launch func(agents.TB, *modelserver.Server) agents.Agent
 	pass   []string
+	// address is the variable with the address of the model, where launch writes it
+	// into a file that the bridge's home does not have.
+	address string
 	// agent is the entry in config.json, for agents that do not take the address of
 	// their model from a variable.
 	agent func(url string) map[string]any
@@ -62,6 +65,9 @@ func (p product) env(t *testing.T, s *modelserver.Server) (env []string) {
 			}
 		}
 	}
+	if p.address != "" {
+		env = append(env, p.address+"="+s.URL()+"/v1")
+	}
 	return env
 }
 
@@ -101,7 +107,7 @@ func products() []product {
 			},
 		},
 		{
-			name: "grok", launch: agents.Grok, pass: []string{"XAI_"},
+			name: "grok", launch: agents.Grok, pass: []string{"XAI_"}, address: "GROK_MODELS_BASE_URL",
 			model: "scripted-2", asked: "scripted-2", missing: "missing-model", store: "summary.json",
 			sh:   func(s string) string { return call("run_terminal_command", `{"command":%q,"description":"x"}`, s) },
 			edit: func(path, s string) string { return call("write", `{"file_path":%q,"content":%q}`, path, s) },
